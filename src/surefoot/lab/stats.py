@@ -1,0 +1,207 @@
+"""Paired statistics over seeds: intervals, tests, Holm's correction and how many seeds a question needs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from surefoot._extras import require
+
+#: A claim is made below this p-value.
+LEVEL = 0.05
+#: The seeds asked for would find the observed effect this often.
+POWER = 0.8
+#: More seeds than this are not worth asking for.
+MOST_SEEDS = 200
+#: Up to here every sign pattern is enumerated; beyond, the t-test no longer leans on normality.
+MOST_EXACT = 32
+
+
+@dataclass(frozen=True)
+class MeanStd:
+    """Mean and sample standard deviation (``ddof=1``) of n values; ``nan`` where n is too small to tell."""
+
+    n: int
+    mean: float
+    std: float
+
+
+def mean_std(values: Sequence[float]) -> MeanStd:
+    """Mean and sample standard deviation, as the paper reports them.
+
+    >>> mean_std([1.0, 2.0, 3.0])
+    MeanStd(n=3, mean=2.0, std=1.0)
+    >>> mean_std([1.0]).std
+    nan
+    """
+    n = len(values)
+    mean = float(np.mean(values)) if n else math.nan
+    std = float(np.std(values, ddof=1)) if n > 1 else math.nan
+    return MeanStd(n, mean, std)
+
+
+@dataclass(frozen=True)
+class Paired:
+    """What paired differences say: their mean, the 95% t interval around it, and two p-values.
+
+    ``p_t`` is the paired t-test (it assumes normal differences), ``p_exact`` the sign-flip permutation test
+    (it assumes only that a difference and its negative are equally likely when nothing differs); ``None``
+    when n is too small for a test, or, for ``p_exact``, so large that the t-test suffices.
+    """
+
+    n: int
+    difference: float
+    std: float
+    half_width: float
+    p_t: float | None
+    p_exact: float | None
+
+    @property
+    def low(self) -> float:
+        return self.difference - self.half_width
+
+    @property
+    def high(self) -> float:
+        return self.difference + self.half_width
+
+
+def paired(differences: Sequence[float], level: float = LEVEL) -> Paired:
+    """The paired t interval, ``mean ± t(1 - level/2, n-1) * std / sqrt(n)``, and both p-values.
+
+    >>> result = paired([0.2, 0.3, 0.1, 0.4, 0.2, 0.3])
+    >>> round(result.difference, 3), round(result.half_width, 3), round(result.p_t, 4), result.p_exact
+    (0.25, 0.11, 0.0021, 0.03125)
+    """
+    stats = require("scipy.stats", extra="lab")
+    seen = mean_std(differences)
+    if seen.n < 2:
+        return Paired(seen.n, seen.mean, math.nan, math.nan, None, None)
+    std = seen.std
+    # Differences that are equal up to rounding have a std of rounding errors, and a t that means nothing.
+    if std <= 1e-12 * max(abs(d) for d in differences):
+        std = 0.0
+    error = std / math.sqrt(seen.n)
+    half_width = float(stats.t.ppf(1 - level / 2, seen.n - 1)) * error
+    if error > 0:
+        p_t = float(2 * stats.t.sf(abs(seen.mean) / error, seen.n - 1))
+    else:
+        p_t = 1.0 if seen.mean == 0 else 0.0
+    p_exact = sign_flip_p(differences) if seen.n <= MOST_EXACT else None
+    return Paired(seen.n, seen.mean, std, half_width, p_t, p_exact)
+
+
+def sign_flip_p(differences: Sequence[float]) -> float:
+    """Two-sided exact p-value of the paired permutation test: the share of the ``2**n`` sign patterns whose
+    sum is at least as far from zero.
+
+    >>> sign_flip_p([1.0, 2.0, 3.0])
+    0.25
+    >>> sign_flip_p([1.0, -1.0])
+    1.0
+    """
+    values = np.asarray(differences, dtype=np.float64)
+    if not 1 <= len(values) <= MOST_EXACT:
+        raise ValueError(
+            f"the exact test takes 1 to {MOST_EXACT} differences, not {len(values)}; use the t-test instead"
+        )
+    scale = float(np.max(np.abs(values)))
+    if scale == 0:
+        return 1.0
+    values = values / scale
+    # All sums = (sums of one half) + (sums of the other): 2**n patterns counted in about 2**(n/2) steps.
+    half = len(values) // 2
+    left, right = _sums(values[:half]), np.sort(_sums(values[half:]))
+    reach = abs(float(values.sum())) - 1e-9  # ties differ by rounding
+    if reach <= 0:
+        return 1.0
+    above = len(right) - np.searchsorted(right, reach - left, side="left")
+    below = np.searchsorted(right, -reach - left, side="right")
+    return float((int(above.sum()) + int(below.sum())) / 2 ** len(values))
+
+
+def _sums(values: np.ndarray) -> np.ndarray:
+    sums = np.zeros(1)
+    for value in values:
+        sums = np.concatenate([sums + value, sums - value])
+    return sums
+
+
+def smallest_exact_p(n: int) -> float:
+    """The smallest p-value the exact paired test can give with n pairs, ``2 / 2**n``.
+
+    >>> smallest_exact_p(3), smallest_exact_p(6)
+    (0.25, 0.03125)
+    """
+    return min(1.0, 2.0 / 2.0**n)
+
+
+def fewest_seeds(level: float = LEVEL) -> int:
+    """The fewest pairs with which the exact paired test can reach p < level.
+
+    >>> fewest_seeds()
+    6
+    """
+    n = 1
+    while smallest_exact_p(n) >= level:
+        n += 1
+    return n
+
+
+def holm(p_values: Sequence[float | None]) -> list[float | None]:
+    """Holm's adjustment of the p-values of one family; ``None`` (no test) stays ``None`` and does not count.
+
+    >>> holm([0.01, 0.04, None, 0.03])
+    [0.03, 0.06, None, 0.06]
+    """
+    family = sorted((p, i) for i, p in enumerate(p_values) if p is not None)
+    adjusted: list[float | None] = [None] * len(p_values)
+    highest = 0.0
+    for rank, (p, i) in enumerate(family):
+        highest = max(highest, min(1.0, p * (len(family) - rank)))
+        adjusted[i] = highest
+    return adjusted
+
+
+def seeds_needed(
+    difference: float, std: float, level: float = LEVEL, power: float = POWER, most: int = MOST_SEEDS
+) -> int | None:
+    """The fewest pairs with which a paired t-test finds a difference with this power; ``None`` above most.
+
+    >>> seeds_needed(difference=0.5, std=1.0)
+    34
+    >>> seeds_needed(difference=0.01, std=1.0) is None
+    True
+    """
+    stats = require("scipy.stats", extra="lab")
+    fewest = fewest_seeds()
+    if difference == 0 or not math.isfinite(difference):
+        return None
+    if std == 0:
+        return fewest
+    effect = abs(difference) / std
+
+    def found(n: int) -> bool:
+        limit = stats.t.ppf(1 - level / 2, n - 1)
+        chance = stats.nct.sf(limit, n - 1, effect * math.sqrt(n))
+        # scipy gives nan where the chance is one up to rounding (a huge effect)
+        return not math.isfinite(chance) or chance >= power
+
+    if not found(most):
+        return None
+    low, high = fewest - 1, most  # the power grows with n: bisect for the first n that has enough
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if found(middle) else (middle, high)
+    return high
+
+
+def median(values: Sequence[float]) -> float:
+    """The median, where a miss is infinite: as soon as half of the runs miss, so does the median.
+
+    >>> median([3.0, 5.0, math.inf]), median([3.0, math.inf])
+    (5.0, inf)
+    """
+    return float(np.median(values)) if len(values) else math.nan
