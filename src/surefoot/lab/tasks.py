@@ -1,18 +1,28 @@
-"""What is trained: a model, data in memory and a loss, by name, from a file or as a value."""
+"""What is trained: a model, data in memory and a loss; by name, from a user's file, or as a value."""
 
 from __future__ import annotations
 
-import hashlib
+import dataclasses
+import difflib
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from surefoot.lab import data, inputs
+from surefoot.lab.models import CNN, MLP, LogisticRegression
+
 Loss = Callable[[Tensor, Tensor], Tensor]
 Prepare = Callable[[Tensor, "torch.Generator | None"], Tensor]
+
+
+class TaskError(ValueError):
+    """A task that does not exist or does not hold together; the message says what to do."""
 
 
 def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -24,9 +34,31 @@ def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
     return (outputs.argmax(-1) == targets).float().mean()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Task:
-    """A model, its training and validation data in memory, a loss and the metrics to report."""
+    """A model, its training and validation data in memory, a loss and the metrics to report.
+
+    Args:
+        name: what the runs are filed under.
+        model: makes a fresh model; called right after the run's seed is set, so that every optimizer starts
+            from the same weights.
+        train: inputs and targets, as a pair of tensors or as a torch `Dataset` of such pairs, which is read into
+            memory once (so random transforms inside it are drawn once; put augmentation into `prepare`).
+        valid: the same for validation.
+        loss: `loss(outputs, targets)`, the mean over the batch.
+        metrics: name -> `metric(outputs, targets)`, a mean over the batch too; reported as `valid_<name>`.
+        batch_size: of training.
+        prepare: `prepare(inputs, generator)`, applied to each batch; it may augment when a generator is given
+            (training) and must not when it is None (validation).
+        data_digest: identifies the data in the run's key; computed from the tensors when empty.
+        settings: what else distinguishes runs of this task, such as `{"dropout": True}`.
+        higher_is_better: for each metric whether more is better; False for the ones not named.
+
+    >>> x, y = torch.randn(20, 3), torch.randint(2, (20,))
+    >>> task = Task("toy", lambda: nn.Linear(3, 2), train=(x, y), valid=(x, y), batch_size=5)
+    >>> task.loss(task.model()(x), y).ndim
+    0
+    """
 
     name: str
     model: Callable[[], nn.Module]
@@ -41,18 +73,192 @@ class Task:
     higher_is_better: Mapping[str, bool] = field(default_factory=lambda: {"accuracy": True})
 
     def __post_init__(self) -> None:
+        for name in ("model", "loss"):
+            if not callable(getattr(self, name)):
+                raise TaskError(
+                    f"task {self.name!r}: {name} must be a function, not {type(getattr(self, name)).__name__}"
+                )
+        if isinstance(self.model, nn.Module):
+            raise TaskError(
+                f"task {self.name!r}: model must be a function that makes a fresh model, "
+                f"not a finished {type(self.model).__name__}; write model=lambda: ..."
+            )
+        if not isinstance(self.batch_size, int) or self.batch_size < 1:
+            raise TaskError(
+                f"task {self.name!r}: batch_size must be a whole number from 1 up, not {self.batch_size!r}"
+            )
+        for part in ("train", "valid"):
+            object.__setattr__(self, part, in_memory(getattr(self, part), f"task {self.name!r}: {part}"))
         if not self.data_digest:
-            object.__setattr__(self, "data_digest", digest(*self.train, *self.valid))
+            object.__setattr__(self, "data_digest", data.digest(*self.train, *self.valid))
+
+    def subset(self, size: int, seed: int | None = None) -> Task:
+        """The same task on a part of the training set (validation stays whole).
+
+        Args:
+            size: how many training examples to keep; every class keeps its share.
+            seed: None takes the first ones of each class; a number draws them at random, always the same.
+        """
+        whole = len(self.train[0])
+        if not isinstance(size, int) or not 1 <= size <= whole:
+            raise TaskError(f"subset must be a whole number from 1 to {whole}, not {size!r}")
+        chosen = inputs.choose_subset(self.train[1], size, seed)
+        settings = {**self.settings, "subset": size} | ({} if seed is None else {"subset_seed": seed})
+        return dataclasses.replace(
+            self, train=(self.train[0][chosen], self.train[1][chosen]), settings=settings
+        )
 
 
-def digest(*tensors: Tensor) -> str:
-    """SHA-256 of the tensors' types, shapes and bytes.
+def in_memory(examples: Any, where: str = "the data") -> tuple[Tensor, Tensor]:
+    """Inputs and targets as two tensors, from a pair of tensors or from a torch `Dataset` of pairs.
 
-    >>> digest(torch.zeros(2)) == digest(torch.zeros(2)) != digest(torch.zeros(3))
-    True
+    Args:
+        examples: the pair or the `Dataset`.
+        where: how to begin an error's sentence.
+
+    >>> in_memory([(torch.zeros(2), 1), (torch.ones(2), 0)])
+    (tensor([[0., 0.],
+            [1., 1.]]), tensor([1, 0]))
     """
-    hasher = hashlib.sha256()
-    for tensor in tensors:
-        hasher.update(f"{tensor.dtype} {tuple(tensor.shape)};".encode())
-        hasher.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
-    return hasher.hexdigest()
+    if isinstance(examples, torch.utils.data.TensorDataset):
+        examples = examples.tensors
+    elif not (isinstance(examples, (tuple, list)) and len(examples) == 2 and isinstance(examples[0], Tensor)):
+        try:
+            sized = hasattr(examples, "__len__")
+            items = [examples[index] for index in range(len(examples))] if sized else list(examples)
+            examples = torch.utils.data.default_collate(items)
+        except (TypeError, IndexError, KeyError, RuntimeError) as error:
+            raise TaskError(
+                f"{where} must be a pair of tensors (inputs, targets) or a torch Dataset of such pairs, all of one "
+                f"shape; {type(examples).__name__} could not be read into memory ({error})"
+            ) from error
+    if len(examples) != 2 or not all(isinstance(tensor, Tensor) for tensor in examples):
+        raise TaskError(
+            f"{where} must be pairs (inputs, targets) of tensors, not {len(examples)} parts of any kind"
+        )
+    x, y = examples
+    if x.dim() == 0 or y.dim() == 0 or len(x) != len(y) or len(x) == 0:
+        raise TaskError(
+            f"{where} must have as many targets as inputs and at least one, "
+            f"not inputs of shape {tuple(x.shape)} and targets of shape {tuple(y.shape)}"
+        )
+    return x.detach(), y.detach()
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a named task is made: its data, its model, whether that takes dropout, and how images reach it."""
+
+    data: str
+    model: Callable[..., nn.Module]
+    about: str
+    dropout: bool = True
+    flat: bool = True
+    augment: bool = False
+
+
+#: The paper's models on its data, and small relatives for the 8x8 digits that need no download.
+NAMED: Mapping[str, Recipe] = {
+    "digits-lr": Recipe(
+        "digits", partial(LogisticRegression, 64), "logistic regression, 8x8 digits", dropout=False
+    ),
+    "digits-mlp": Recipe("digits", partial(MLP, 64, 128), "MLP 64-128-128-10, 8x8 digits"),
+    "digits-cnn": Recipe(
+        "digits",
+        partial(CNN, (1, 8), (16, 16, 32), 128, pool_padding=1),
+        "CNN c16-c16-c32-128, 8x8 digits",
+        flat=False,
+    ),
+    "mnist-lr": Recipe("mnist", LogisticRegression, "logistic regression 784-10, MNIST", dropout=False),
+    "mnist-mlp": Recipe("mnist", MLP, "MLP 784-1000-1000-10, MNIST"),
+    "fashion-mlp": Recipe("fashion-mnist", MLP, "MLP 784-1000-1000-10, Fashion-MNIST"),
+    "cifar10-cnn": Recipe(
+        "cifar10",
+        CNN,
+        "CNN c64-c64-c128-1000, CIFAR-10 with random crops and flips",
+        flat=False,
+        augment=True,
+    ),
+}
+
+
+def named_task(
+    name: str,
+    data_dir: str | os.PathLike[str] | None = None,
+    *,
+    dropout: bool = False,
+    batch_size: int = 128,
+) -> Task:
+    """Make one of the named tasks.
+
+    Images are normalised by mean and standard deviation of the training pixels: of all pixels for grey images, of each
+    channel for CIFAR-10. Without augmentation that is done once, here, so that an epoch only indexes tensors.
+
+    Args:
+        name: one of `NAMED`.
+        data_dir: see `surefoot.lab.data.load`.
+        dropout: with the paper's dropout of 0.5 (not for logistic regression).
+        batch_size: of training.
+
+    >>> named_task("digits-mlp", dropout=True).settings
+    {'dropout': True}
+    """
+    recipe = NAMED[name]
+    if dropout and not recipe.dropout:
+        raise TaskError(f"{name} has no hidden layer to drop out of; leave dropout out")
+    loaded = data.load(recipe.data, data_dir)
+    normalise = inputs.Normalise(*inputs.mean_and_std(loaded.train_x))
+    train_x, valid_x = loaded.train_x, loaded.valid_x
+    if not recipe.augment:
+        train_x, valid_x = normalise(train_x), normalise(valid_x)
+    if recipe.flat:
+        train_x, valid_x = train_x.flatten(1), valid_x.flatten(1)
+    return Task(
+        name,
+        partial(recipe.model, dropout=dropout) if recipe.dropout else recipe.model,
+        train=(train_x, loaded.train_y),
+        valid=(valid_x, loaded.valid_y),
+        batch_size=batch_size,
+        prepare=inputs.CropAndFlip(normalise) if recipe.augment else None,
+        data_digest=loaded.digest,
+        settings={"dropout": dropout} if recipe.dropout else {},
+    )
+
+
+def find_task(spec: str, data_dir: str | os.PathLike[str] | None = None, **overrides: Any) -> Task:
+    """Find a task by name, in a Python file, or by import path.
+
+    Args:
+        spec: a name (`digits-mlp`), a file (`my_task.py`, or `my_task.py:name` when it has several), or a module
+            (`package.module:name`). What is found is a `Task` or a function that returns one; a function is called with
+            `data_dir` and those overrides that it has arguments for.
+        data_dir: where the data sets are; see `surefoot.lab.data.load`.
+        overrides: `dropout`, `batch_size`, `subset` (train on so many examples) and `subset_seed`; None is as
+            if it were not given.
+
+    >>> find_task("digits-lr", batch_size=16, subset=500).train[0].shape
+    torch.Size([500, 64])
+    """
+    given = {name: value for name, value in overrides.items() if value is not None}
+    subset, subset_seed = given.pop("subset", None), given.pop("subset_seed", None)
+    if subset is None and subset_seed is not None:
+        raise TaskError("subset_seed chooses the examples of a subset; give subset too")
+    if spec in NAMED:
+        unknown = given.keys() - {"dropout", "batch_size"}
+        if unknown:
+            raise TaskError(
+                f"{spec} has no option {', '.join(sorted(unknown))}; it has batch_size, dropout, subset, subset_seed"
+            )
+        task = named_task(spec, data_dir, **given)
+    elif ":" in spec or "." in spec:
+        from surefoot.lab.user_tasks import user_task
+
+        task = user_task(spec, data_dir, given)
+    else:
+        near = difflib.get_close_matches(spec, NAMED, n=3, cutoff=0.5)
+        hint = f"did you mean {' or '.join(near)}? " if near else ""
+        raise TaskError(
+            f"there is no task {spec!r}; {hint}Named tasks are {', '.join(NAMED)}; "
+            f"your own is a file (my_task.py) or an import path (package.module:name)"
+        )
+    return task if subset is None else task.subset(subset, subset_seed)
