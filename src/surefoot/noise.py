@@ -8,6 +8,7 @@ differs from double by rounding only. No draw is further out than 5.8.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -41,11 +42,19 @@ def keys(seed: int, group: int) -> tuple[int, int]:
     >>> keys(0, 0) != keys(0, 1) != keys(1, 0)
     True
     """
-    words = (seed & MASK, (seed >> 32) & MASK, group & MASK)
-    first = second = 0
+    return fold((seed & MASK, (seed >> 32) & MASK, group & MASK))
+
+
+def fold(words: Iterable[Any], *, of: Any = int) -> tuple[Any, Any]:
+    """Fold 32-bit words into two keys; ``of`` as in :func:`mix`.
+
+    >>> fold((1, 0, 0)) == keys(1, 0) != fold((0, 0, 1))
+    True
+    """
+    first = second = of(0)
     for word in words:
-        first = mix(((first ^ word) + GOLDEN) & MASK)
-        second = mix(((second ^ word) + 2 * GOLDEN) & MASK)
+        first = mix(((first ^ word) + of(GOLDEN)) & of(MASK), of=of)
+        second = mix(((second ^ word) + of(2 * GOLDEN & MASK)) & of(MASK), of=of)
     return first, second
 
 

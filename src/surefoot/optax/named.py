@@ -1,0 +1,136 @@
+"""Adam and Momentum with each rule: aliases that only chain."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any, Concatenate, ParamSpec
+
+import optax
+from jax import Array
+
+from surefoot.optax.rules import RULES, Rule
+from surefoot.optax.tilt import Weighting, scale_by_tilt
+from surefoot.optax.wrappers import skip_nonfinite
+
+Options = ParamSpec("Options")
+
+
+def _chain(
+    tilt: optax.GradientTransformationExtraArgs,
+    engine: optax.GradientTransformation,
+    learning_rate: Any,
+    weight_decay: Any,
+    decoupled: bool,
+    mask: Any,
+) -> optax.GradientTransformationExtraArgs:
+    # A constant 0 is left out, because decay asks for params; inject_hyperparams makes an array of it.
+    decays = not (isinstance(weight_decay, (int, float)) and weight_decay == 0)
+    decay = optax.add_decayed_weights(weight_decay, mask) if decays else optax.identity()
+    rate = optax.scale_by_learning_rate(learning_rate)
+    parts = (tilt, engine, decay, rate) if decoupled else (decay, tilt, engine, rate)
+    return skip_nonfinite(optax.chain(*parts))
+
+
+def adam(
+    rule: str | Rule,
+    learning_rate: float | Array | Callable[[Array], Any],
+    eta: float | Array | Callable[[Array], Any] | None = None,
+    b1: float | Array = 0.9,
+    b2: float | Array = 0.999,
+    eps: float | Array = 1e-8,
+    *,
+    weight_decay: float | Array = 0.0,
+    decoupled_weight_decay: bool = False,
+    mask: Any = None,
+    weighting: Weighting = "paper",
+    loss_beta: float | Array | None = None,
+    seed: int | Array = 0,
+    group: int | Array = 0,
+    mu_dtype: Any = None,
+) -> optax.GradientTransformationExtraArgs:
+    """Adam on the weighted gradient.
+
+    ``chain(add_decayed_weights, scale_by_tilt, scale_by_adam, scale_by_learning_rate)`` inside
+    :func:`skip_nonfinite`; with ``decoupled_weight_decay=True`` the decay comes after ``scale_by_adam``.
+
+    Args:
+        rule: as in :func:`scale_by_tilt`; ``adam_ucb`` and the like have it filled in.
+        learning_rate: a number or a schedule.
+        eta: as in :func:`scale_by_tilt`.
+        b1: decay of the mean gradient.
+        b2: decay of the mean squared gradient.
+        eps: added to the denominator.
+        weight_decay: strength of the decay; ``update`` then needs ``params``.
+        decoupled_weight_decay: AdamW's decay instead of L2 in the gradient, which is weighted with it.
+        mask: tree of booleans (or a function of params) that says what decays.
+        weighting: as in :func:`scale_by_tilt`.
+        loss_beta: as in :func:`scale_by_tilt`; None is ``b1``.
+        seed: as in :func:`scale_by_tilt`.
+        group: as in :func:`scale_by_tilt`.
+        mu_dtype: dtype of the mean gradient.
+
+    >>> optimizer = adam("ucb", learning_rate=1e-3, eta=0.1, weight_decay=1e-4)
+    """
+    loss_beta = b1 if loss_beta is None else loss_beta
+    tilt = scale_by_tilt(rule, eta, weighting=weighting, loss_beta=loss_beta, seed=seed, group=group)
+    engine = optax.scale_by_adam(b1, b2, eps, mu_dtype=mu_dtype)
+    return _chain(tilt, engine, learning_rate, weight_decay, decoupled_weight_decay, mask)
+
+
+def momentum(
+    rule: str | Rule,
+    learning_rate: float | Array | Callable[[Array], Any],
+    eta: float | Array | Callable[[Array], Any] | None = None,
+    beta: float | Array = 0.9,
+    *,
+    weight_decay: float | Array = 0.0,
+    decoupled_weight_decay: bool = False,
+    mask: Any = None,
+    weighting: Weighting = "unit",
+    loss_beta: float | Array | None = None,
+    seed: int | Array = 0,
+    group: int | Array = 0,
+    accumulator_dtype: Any = None,
+) -> optax.GradientTransformationExtraArgs:
+    """SGD with bias-corrected momentum (the paper's Algorithm 1) on the weighted gradient.
+
+    As :func:`adam` with ``optax.ema(beta)`` in the place of ``scale_by_adam``; ``weighting`` is ``"unit"``,
+    because nothing cancels the paper's scale here.
+
+    >>> optimizer = momentum("cb", learning_rate=0.1)
+    """
+    loss_beta = beta if loss_beta is None else loss_beta
+    tilt = scale_by_tilt(rule, eta, weighting=weighting, loss_beta=loss_beta, seed=seed, group=group)
+    engine = optax.ema(beta, accumulator_dtype=accumulator_dtype)
+    return _chain(tilt, engine, learning_rate, weight_decay, decoupled_weight_decay, mask)
+
+
+def _named(
+    engine: Callable[Concatenate[Any, Options], optax.GradientTransformationExtraArgs], rule: str
+) -> Callable[Options, optax.GradientTransformationExtraArgs]:
+    """Fill the rule in. The signature stays whole, because ``optax.inject_hyperparams`` reads it."""
+
+    def build(*args: Options.args, **kwargs: Options.kwargs) -> optax.GradientTransformationExtraArgs:
+        return engine(rule, *args, **kwargs)
+
+    build.__name__ = build.__qualname__ = f"{engine.__name__}_{rule}"
+    build.__doc__ = f":func:`{engine.__name__}` with the rule ``{rule!r}``."
+    signature = inspect.signature(engine)
+    fields = [
+        field.replace(default=RULES[rule].eta) if name == "eta" else field
+        for name, field in signature.parameters.items()
+        if name != "rule"
+    ]
+    build.__signature__ = signature.replace(parameters=fields)  # type: ignore[attr-defined]
+    return build
+
+
+adam_ucb, adam_cb, adam_s = _named(adam, "ucb"), _named(adam, "cb"), _named(adam, "s")
+adam_pi, adam_ei, adam_cvar = _named(adam, "pi"), _named(adam, "ei"), _named(adam, "cvar")
+momentum_ucb, momentum_cb, momentum_s = _named(momentum, "ucb"), _named(momentum, "cb"), _named(momentum, "s")
+momentum_pi, momentum_ei, momentum_cvar = (
+    _named(momentum, "pi"),
+    _named(momentum, "ei"),
+    _named(momentum, "cvar"),
+)

@@ -1,0 +1,108 @@
+"""Rules in JAX: from what was seen of the loss to the tilt. The table mirrors ``surefoot.rules``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+
+class TiltState(NamedTuple):
+    """The statistics of the losses so far, and what they made of the last one; plain scalars."""
+
+    count: Array  # type: ignore[assignment]
+    mean: Array
+    std: Array
+    best: Array
+    z: Array
+    tilt: Array
+    weight: Array
+
+
+class Rule(NamedTuple):
+    """A member of the family: ``lean(seen, eta, noise)`` returns ``(tilt * factor, factor)``.
+
+    The factor lets a rule say a tilt that would divide by zero; the paper's scale is ``factor * std``.
+    ``eta`` is the default, ``low <= eta < high`` its range.
+    """
+
+    lean: Callable[[TiltState, Any, Array], tuple[Any, Any]]
+    eta: float
+    uses_noise: bool = False
+    low: float = -math.inf
+    high: float = math.inf
+
+
+def _cb(seen: TiltState, eta: Any, noise: Array) -> tuple[Any, Any]:
+    # Before the first loss there is no relative spread: the upper bound's form stands in.
+    first, size = seen.count == 0, jnp.abs(seen.mean)
+    return jnp.where(first, eta, seen.std - eta * size), jnp.where(first, 1.0, size)
+
+
+def _shortfall(seen: TiltState, eta: Any) -> Array:
+    """How far, in std, the mean lies below the best mean so far less the margin."""
+    best = jnp.where(seen.count == 0, seen.mean, seen.best)
+    return (best - eta - seen.mean) / jnp.where(seen.std == 0, 1.0, seen.std)
+
+
+def _inverse_mills(u: Array) -> Array:
+    """pdf(u) / cdf(u); far in the lower tail, where their logarithms cancel, by the asymptotic series."""
+    tail = u < (-30.0 if u.dtype == jnp.float64 else -10.0)
+    near, far = jnp.where(tail, 0.0, u), jnp.where(tail, u, -30.0)
+    direct = jnp.exp(jax.scipy.stats.norm.logpdf(near) - jax.scipy.special.log_ndtr(near))
+    return jnp.where(tail, -far - 1 / far + 2 / far**3 - 10 / far**5, direct)
+
+
+def _pi(seen: TiltState, eta: Any, noise: Array) -> tuple[Any, Any]:
+    return jnp.where(seen.std == 0, 1.0, _shortfall(seen, eta)), 1.0
+
+
+def _ei(seen: TiltState, eta: Any, noise: Array) -> tuple[Any, Any]:
+    return jnp.where(seen.std == 0, 1.0, -_inverse_mills(_shortfall(seen, eta))), 1.0
+
+
+def _cvar(seen: TiltState, eta: Any, noise: Array) -> tuple[Any, Any]:
+    return jax.scipy.stats.norm.pdf(jax.scipy.special.ndtri(eta)) / (1 - eta), 1.0
+
+
+#: The rules by name, with the default eta of the PyTorch classes.
+RULES: dict[str, Rule] = {
+    "ucb": Rule(lambda seen, eta, noise: (eta, 1.0), eta=0.01),
+    "cb": Rule(_cb, eta=1e-4),
+    "s": Rule(lambda seen, eta, noise: (eta * noise, 1.0), eta=1e-4, uses_noise=True, low=0.0),
+    "pi": Rule(_pi, eta=0.0),
+    "ei": Rule(_ei, eta=0.0),
+    "cvar": Rule(_cvar, eta=0.5, low=0.0, high=1.0),
+}
+
+
+def from_objective(objective: Callable[[Array, Array, Any], Array], *, eta: float = 0.0) -> Rule:
+    """Make a rule of any objective ``a(mean, std, eta)``: its tilt is ``a_std / a_mean``, by autodiff.
+
+    >>> rule = from_objective(lambda mean, std, eta: mean + eta * std**2, eta=0.5)
+    >>> from surefoot.optax import adam
+    >>> optimizer = adam(rule, learning_rate=1e-3)
+    """
+
+    def lean(seen: TiltState, eta: Any, noise: Array) -> tuple[Any, Any]:
+        by_mean, by_std = jax.grad(objective, argnums=(0, 1))(seen.mean, seen.std, eta)
+        return by_std / by_mean, 1.0
+
+    return Rule(lean, eta=eta)
+
+
+def find_rule(rule: str | Rule) -> Rule:
+    """Look a rule up by name; a Rule passes through.
+
+    >>> find_rule("UCB") is RULES["ucb"]
+    True
+    """
+    if isinstance(rule, Rule):
+        return rule
+    if not isinstance(rule, str) or rule.lower() not in RULES:
+        raise ValueError(f"Unknown rule {rule!r}; take one of {', '.join(RULES)} or a surefoot.optax.Rule")
+    return RULES[rule.lower()]

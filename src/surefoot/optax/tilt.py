@@ -1,0 +1,146 @@
+"""The transformation at the heart: weigh the gradient by how unusual its loss is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax import Array
+from jax.typing import ArrayLike
+
+from surefoot import noise as counters
+from surefoot.optax.rules import Rule, TiltState, find_rule
+
+Weighting = Literal["paper", "unit"]
+
+
+def standard_normal(seed: ArrayLike, step: ArrayLike, group: ArrayLike = 0) -> Array:
+    """Return the draw from N(0, 1) of :func:`surefoot.noise.standard_normal`, from arrays or traced values.
+
+    >>> from surefoot.noise import standard_normal as on_host
+    >>> bool(abs(standard_normal(0, 7) - on_host(0, 7)) < 1e-6)
+    True
+    """
+    word = jnp.uint32
+    if isinstance(seed, int) and isinstance(group, int):
+        first, second = map(word, counters.keys(seed, group))
+    else:  # a traced seed has 32 bits; the upper word repeats its sign, as that of a Python integer does
+        low = jnp.asarray(seed)
+        high = jnp.where(low < 0, word(counters.MASK), word(0))
+        first, second = counters.fold((low.astype(word), high, jnp.asarray(group).astype(word)), of=word)
+    radius, angle = counters.bits(jnp.asarray(step).astype(word), (first, second), of=word)
+    radius, angle = radius.astype(float), angle.astype(float)
+    return jnp.sqrt(-2.0 * jnp.log((radius + 1) * 2.0**-24)) * jnp.cos(angle * (2.0**-23 * math.pi))
+
+
+def scalar(value: Any, dtype: Any) -> Array:
+    """Read the loss that ``update`` was given."""
+    if value is None:
+        raise ValueError("update() got no loss; pass it: update(grads, state, params, value=loss)")
+    value = jnp.asarray(value, dtype)
+    if value.size != 1:
+        raise ValueError(f"value= takes the scalar loss but has shape {value.shape}; pass its mean")
+    return value.reshape(())
+
+
+def _observe(seen: TiltState, value: Array, beta: Any) -> TiltState:
+    """Take one more loss into the mean and the spread; hypot squares nothing that could overflow or vanish.
+
+    ``share = (1 - beta) / (1 - beta**t)``, ``mean += share * d`` with ``d = value - mean``, and
+    ``std = sqrt((1 - share) * (std**2 + share * d**2))``.
+    """
+    count = optax.safe_increment(seen.count)
+    # log1p and expm1 keep the digits that 1 - beta**t loses in float32. The first loss must be taken whole:
+    # a rounding error would pass for a spread.
+    rest = jnp.asarray(1 - beta, value.dtype)
+    share = rest / -jnp.expm1(count.astype(value.dtype) * jnp.log1p(-rest))
+    share = jnp.where(count == 1, 1.0, jnp.minimum(share, 1.0)).astype(value.dtype)
+    distance = value - seen.mean
+    mean = seen.mean + share * distance
+    std = jnp.sqrt(1 - share) * jnp.hypot(seen.std, jnp.sqrt(share) * distance)
+    return seen._replace(count=count, mean=mean, std=std, best=jnp.minimum(seen.best, mean))
+
+
+def scale_by_tilt(
+    rule: str | Rule,
+    eta: float | Array | Callable[[Array], Any] | None = None,
+    *,
+    weighting: Weighting = "paper",
+    loss_beta: float | Array = 0.9,
+    seed: int | Array = 0,
+    group: int | Array = 0,
+) -> optax.GradientTransformationExtraArgs:
+    """Weigh the gradient by how unusual its loss is, given the losses before it.
+
+    ``weight = std + tilt * (value - mean)`` with ``weighting="paper"`` (CB: times ``abs(mean)``), and
+    ``1 + tilt * (value - mean) / std`` with ``"unit"``. While the std is 0 the weight is the magnitude of the
+    former, and 1 in the latter. A value that is not finite leaves the statistics alone and gives a zero
+    gradient; to keep what follows in a chain from seeing that one, wrap the chain in :func:`skip_nonfinite`,
+    as the aliases do.
+
+    Args:
+        rule: ``"ucb"``, ``"cb"``, ``"s"``, ``"pi"``, ``"ei"``, ``"cvar"``, or a :class:`Rule`.
+        eta: the rule's parameter, or a schedule of it over the steps taken; None is the rule's default.
+        weighting: ``"paper"`` or ``"unit"``.
+        loss_beta: decay of the running mean and spread of the loss.
+        seed: of the noise of rule ``"s"``.
+        group: index that gives groups of parameters noise of their own.
+
+    >>> import jax.numpy as jnp
+    >>> tilt = scale_by_tilt("ucb", 0.1)
+    >>> state = tilt.init(jnp.ones(2))
+    >>> for value in (1.0, 3.0, 2.5):
+    ...     grads, state = tilt.update(jnp.ones(2), state, value=value)
+    >>> round(float(state.weight), 4)  # 0.9986 + 0.1 * (2.5 - 2.0526)
+    1.0434
+    """
+    rule = find_rule(rule)
+    eta = rule.eta if eta is None else eta
+    if isinstance(eta, (int, float)) and not (math.isfinite(eta) and rule.low <= eta < rule.high):
+        raise ValueError(
+            f"Invalid eta value: {eta}; this rule takes a number from {rule.low} to below {rule.high}"
+        )
+    if weighting not in ("paper", "unit"):
+        raise ValueError(f"Invalid weighting: {weighting!r}; take 'paper' or 'unit'")
+    if isinstance(loss_beta, (int, float)) and not 0 <= loss_beta < 1:
+        raise ValueError(f"Invalid loss_beta value: {loss_beta}; take a number from 0 to below 1")
+
+    def init(params: optax.Params) -> TiltState:
+        zero = jnp.zeros((), float)
+        return TiltState(jnp.zeros((), jnp.int32), zero, zero, zero + jnp.inf, zero, zero, zero + 1.0)
+
+    def update(
+        updates: optax.Updates,
+        state: TiltState,
+        params: optax.Params | None = None,
+        *,
+        value: Any = None,
+        **_: Any,
+    ) -> tuple[optax.Updates, TiltState]:
+        value = scalar(value, state.mean.dtype)
+        usable = jnp.isfinite(value)
+        value = jnp.where(
+            usable, value, state.mean
+        )  # no NaN inside, also for those who differentiate through this
+        now = jnp.asarray(eta(state.count) if callable(eta) else eta, value.dtype)
+        noise = standard_normal(seed, state.count + 1, group) if rule.uses_noise else jnp.zeros(())
+        lean, factor = rule.lean(state, now, noise.astype(value.dtype))
+        flat, distance = state.std == 0, value - state.mean
+        tilt = lean / jnp.where(factor == 0, 1.0, factor)
+        z = jnp.where(flat, 0.0, distance / jnp.where(flat, 1.0, state.std))
+        if weighting == "unit":
+            weight = 1 + tilt * z
+        else:
+            # Without a spread the sign says nothing about the ground: the magnitude keeps from climbing.
+            weight = factor * state.std + lean * distance
+            weight = jnp.where(flat, jnp.abs(weight), weight)
+        seen = _observe(state, value, loss_beta)._replace(z=z, tilt=tilt, weight=weight)
+        seen = jax.tree.map(lambda new, old: jnp.where(usable, new, old).astype(old.dtype), seen, state)
+        updates = jax.tree.map(lambda g: jnp.where(usable, g * weight, 0).astype(g.dtype), updates)
+        return updates, seen
+
+    return optax.GradientTransformationExtraArgs(init, update)
