@@ -66,7 +66,7 @@ def digest(*tensors: Tensor) -> str:
     hasher = hashlib.sha256()
     for tensor in tensors:
         hasher.update(f"{tensor.dtype} {tuple(tensor.shape)};".encode())
-        hasher.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+        hasher.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return hasher.hexdigest()
 
 
@@ -150,7 +150,8 @@ def _folder(name: str, data_dir: str | os.PathLike[str] | None) -> Path:
     if not folder.is_dir():
         # A folder that was named is meant: downloading behind the user's back would hide a wrong path.
         raise DataError(
-            f"{name} was not found: {origin} {root}, which has no folder {folder.name}. {ways_out(name, cache_folder())}"
+            f"{name} was not found: {origin} {root}, which has no folder {folder.name}. "
+            f"{ways_out(name, cache_folder())}"
         )
     return folder
 
@@ -196,5 +197,5 @@ def _cifar10(folder: Path) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return images, labels, *read_cifar(folder / "test_batch.bin")
 
 
-def _dataset(name: str, *tensors: Tensor) -> Dataset:
-    return Dataset(name, *tensors, digest(*tensors))
+def _dataset(name: str, train_x: Tensor, train_y: Tensor, valid_x: Tensor, valid_y: Tensor) -> Dataset:
+    return Dataset(name, train_x, train_y, valid_x, valid_y, digest(train_x, train_y, valid_x, valid_y))

@@ -19,7 +19,7 @@ class DataError(RuntimeError):
 
 @dataclass(frozen=True)
 class Source:
-    """Where a data set's official files are: mirrors (tried in order), the SHA-256 of each file, their folder."""
+    """Where a data set comes from: its folder, mirrors (tried in order), and the SHA-256 of each file."""
 
     folder: str
     mirrors: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""Images on their way into a model: normalised by the training pixels, cropped and flipped, cut to a subset."""
+"""Images on their way into a model: normalised, cropped and flipped, or cut to a subset."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def mean_and_std(images: Tensor) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True, eq=False)
 class Normalise:
-    """Pixels in units of the training set, `(pixel - mean) / std`, as float32; the same for training and validation.
+    """Pixels in units of the training set, `(pixel - mean) / std`, as float32.
 
     Args:
         mean: of the training pixels, one number per channel.
@@ -55,7 +55,8 @@ class Normalise:
 class CropAndFlip:
     """Random crops of the images in a black frame, half of them mirrored, then normalised.
 
-    Without a generator images are only normalised. The frame is black before normalisation: its pixels are 0, and `-mean/std` in what the model sees.
+    Without a generator images are only normalised. The frame is black before normalisation: its pixels are 0,
+    which is `-mean/std` in what the model sees.
 
     Args:
         normalise: what is done to the cropped images.
@@ -91,8 +92,8 @@ class CropAndFlip:
 def choose_subset(targets: Tensor, size: int, seed: int | None = None) -> Tensor:
     """Indices (ascending) of a part of the training set in which every class keeps its share.
 
-    Targets that are not class labels have no classes to keep: the first `size` examples are taken then, or any
-    with a seed.
+    Targets that are not class labels have no classes to keep: the first examples are taken then, or any of
+    them with a seed.
 
     Args:
         targets: the labels of the whole set.

@@ -57,7 +57,7 @@ class MLP(nn.Module):
 
 
 class CNN(nn.Module):
-    """c64-c64-c128-1000: 5x5 convolutions, each with ReLU and 3x3 max pooling of stride 2, and one hidden layer.
+    """c64-c64-c128-1000: 5x5 convolutions, each with ReLU and 3x3 max pooling (stride 2), one hidden layer.
 
     The paper does not say how the pooling treats the border. Here it has no padding and drops the incomplete
     last window, so that a side of 32 becomes 15, 7 and 3, and the hidden layer reads 128*3*3 = 1152 numbers.
@@ -104,8 +104,8 @@ class CNN(nn.Module):
         self.out = nn.Linear(hidden, classes)
 
     def forward(self, images: Tensor) -> Tensor:
-        # With the channels innermost a training step takes 0.7 of the time on a CPU (max pooling is vectorised
-        # then). Only activations are laid out so: weights stay contiguous, as flattening optimizers expect.
+        # With the channels innermost a training step takes 0.7 of the time on a CPU (max pooling is then
+        # vectorised). Only activations are laid out so: weights stay contiguous, as some optimizers expect.
         images = images.contiguous(memory_format=torch.channels_last)
         features = self.dropout(self.features(images).flatten(1))
         return self.out(self.hidden(features).relu())

@@ -42,8 +42,8 @@ class Task:
         name: what the runs are filed under.
         model: makes a fresh model; called right after the run's seed is set, so that every optimizer starts
             from the same weights.
-        train: inputs and targets, as a pair of tensors or as a torch `Dataset` of such pairs, which is read into
-            memory once (so random transforms inside it are drawn once; put augmentation into `prepare`).
+        train: inputs and targets, as a pair of tensors or as a torch `Dataset` of such pairs, which is read
+            into memory once (random transforms inside it are drawn once; put augmentation into `prepare`).
         valid: the same for validation.
         loss: `loss(outputs, targets)`, the mean over the batch.
         metrics: name -> `metric(outputs, targets)`, a mean over the batch too; reported as `valid_<name>`.
@@ -129,8 +129,8 @@ def in_memory(examples: Any, where: str = "the data") -> tuple[Tensor, Tensor]:
             examples = torch.utils.data.default_collate(items)
         except (TypeError, IndexError, KeyError, RuntimeError) as error:
             raise TaskError(
-                f"{where} must be a pair of tensors (inputs, targets) or a torch Dataset of such pairs, all of one "
-                f"shape; {type(examples).__name__} could not be read into memory ({error})"
+                f"{where} must be a pair of tensors (inputs, targets) or a torch Dataset of such pairs, "
+                f"all of one shape; {type(examples).__name__} could not be read into memory ({error})"
             ) from error
     if len(examples) != 2 or not all(isinstance(tensor, Tensor) for tensor in examples):
         raise TaskError(
@@ -191,8 +191,9 @@ def named_task(
 ) -> Task:
     """Make one of the named tasks.
 
-    Images are normalised by mean and standard deviation of the training pixels: of all pixels for grey images, of each
-    channel for CIFAR-10. Without augmentation that is done once, here, so that an epoch only indexes tensors.
+    Images are normalised by mean and standard deviation of the training pixels: of all pixels for grey
+    images, of each channel for CIFAR-10, and of the whole training set also when only a subset is trained on. Without
+    augmentation that is done once, here, so that an epoch only indexes tensors.
 
     Args:
         name: one of `NAMED`.
@@ -229,9 +230,9 @@ def find_task(spec: str, data_dir: str | os.PathLike[str] | None = None, **overr
     """Find a task by name, in a Python file, or by import path.
 
     Args:
-        spec: a name (`digits-mlp`), a file (`my_task.py`, or `my_task.py:name` when it has several), or a module
-            (`package.module:name`). What is found is a `Task` or a function that returns one; a function is called with
-            `data_dir` and those overrides that it has arguments for.
+        spec: a name (`digits-mlp`), a file (`my_task.py`, or `my_task.py:name` when it has several), or a
+            module (`package.module:name`). What is found is a `Task` or a function that returns one, which is
+            called with `data_dir` and those overrides that it has arguments for.
         data_dir: where the data sets are; see `surefoot.lab.data.load`.
         overrides: `dropout`, `batch_size`, `subset` (train on so many examples) and `subset_seed`; None is as
             if it were not given.
@@ -247,7 +248,8 @@ def find_task(spec: str, data_dir: str | os.PathLike[str] | None = None, **overr
         unknown = given.keys() - {"dropout", "batch_size"}
         if unknown:
             raise TaskError(
-                f"{spec} has no option {', '.join(sorted(unknown))}; it has batch_size, dropout, subset, subset_seed"
+                f"{spec} has no option {', '.join(sorted(unknown))}; "
+                f"it has batch_size, dropout, subset and subset_seed"
             )
         task = named_task(spec, data_dir, **given)
     elif ":" in spec or "." in spec:

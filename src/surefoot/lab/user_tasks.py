@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import importlib
-import importlib.util
 import inspect
 import os
 import sys
@@ -36,7 +35,8 @@ def user_task(spec: str, data_dir: str | os.PathLike[str] | None, overrides: Map
     left = overrides.keys() - taken.keys() - {"batch_size"}
     if left:
         raise TaskError(
-            f"{spec} takes no option {', '.join(sorted(left))}; make the task with a function that has such an argument"
+            f"{spec} takes no option {', '.join(sorted(left))}; "
+            f"make the task with a function that has such an argument"
         )
     # An edited file is another task: without this, runs of the old model would pass for runs of the new one.
     source = (
@@ -58,13 +58,12 @@ def _load_file(path: Path) -> ModuleType:
     if str(path.parent) not in sys.path:
         sys.path.append(str(path.parent))
     name = f"surefoot_task_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise TaskError(f"{path} is not a Python file")
-    module = importlib.util.module_from_spec(spec)
+    module = ModuleType(name)
+    module.__file__ = str(path)
     sys.modules[name] = module  # dataclasses and pickle look their own module up there
     try:
-        spec.loader.exec_module(module)
+        # Not through an import: its bytecode cache can miss an edit made within the same second.
+        exec(compile(path.read_bytes(), str(path), "exec"), module.__dict__)
     except Exception as error:
         del sys.modules[name]
         raise TaskError(f"{path} could not be imported ({type(error).__name__}: {error})") from error
