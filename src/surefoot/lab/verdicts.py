@@ -128,10 +128,11 @@ def plus_minus(value: float, spread: float) -> str:
         return "–"
     if not math.isfinite(spread):
         return number(value)
-    if spread == 0:
-        return f"{number(value)}±0"
+    if spread <= 1e-6 * abs(value):
+        return f"{number(value)}±{number(spread, 2)}"
     decimals = max(0, 1 - math.floor(math.log10(spread)))
     if decimals <= 6:
+        value = round(value, decimals) + 0.0  # the sum drops the sign of -0.0
         return f"{value:.{decimals}f}±{spread:.{decimals}f}"
     power = math.floor(math.log10(max(abs(value), spread)))
     decimals = max(0, decimals + power)
