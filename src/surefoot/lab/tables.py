@@ -136,11 +136,11 @@ def _terminal(rows: list[Row], width: int) -> Iterator[Any]:
     shown = [name for name in COLUMNS if name not in ("verdict", "p (exact)")]
     if not any(row.diverged for row in rows):
         shown.remove("diverged")
-    # A number cut short would be a wrong number: leave columns out instead (the verdict tells of divergences).
+    # A number cut short would be a wrong number: leave columns out instead (the verdict tells divergences).
     for name in ("to target: epochs / steps / s", "diverged", "p (Holm)"):
-        if 16 + sum(_width(column, rows) for column in shown[1:]) + 3 * len(shown) > width and name in shown:
+        if name in shown and 12 + sum(2 + _width(column, rows) for column in shown[1:]) > width:
             shown.remove(name)
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table = Table(box=SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False)
     for name in shown:
         if name == "optimizer":
             table.add_column(name, overflow="fold")
