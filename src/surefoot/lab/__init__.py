@@ -1,0 +1,41 @@
+"""The lab: compare optimizers honestly. The names; each is imported when first used."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from surefoot.lab.compare import compare as compare
+    from surefoot.lab.contestants import Contestant as Contestant
+    from surefoot.lab.fork import fork as fork
+    from surefoot.lab.results import Results as Results
+    from surefoot.lab.store import Run as Run
+    from surefoot.lab.store import read_runs as read_runs
+    from surefoot.lab.tasks import Task as Task
+    from surefoot.lab.tasks import find_task as find_task
+
+_HOME = {
+    "Contestant": "contestants",
+    "Results": "results",
+    "Run": "store",
+    "Task": "tasks",
+    "compare": "compare",
+    "find_task": "tasks",
+    "fork": "fork",
+    "read_runs": "store",
+}
+
+__all__ = ["Contestant", "Results", "Run", "Task", "compare", "find_task", "fork", "read_runs"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        value = getattr(importlib.import_module(f"surefoot.lab.{_HOME[name]}"), name)
+        globals()[name] = value  # over the submodule of the same name, which the import has put here
+        return value
+    raise AttributeError(f"module 'surefoot.lab' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

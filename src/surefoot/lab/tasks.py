@@ -192,8 +192,8 @@ def named_task(
     """Make one of the named tasks.
 
     Images are normalised by mean and standard deviation of the training pixels: of all pixels for grey
-    images, of each channel for CIFAR-10, and of the whole training set also when only a subset is trained on. Without
-    augmentation that is done once, here, so that an epoch only indexes tensors.
+    images, of each channel for CIFAR-10, and of the whole training set also when only a subset is trained on.
+    Without augmentation that is done once, here, so that an epoch only indexes tensors.
 
     Args:
         name: one of `NAMED`.

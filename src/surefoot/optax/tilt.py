@@ -127,7 +127,7 @@ def scale_by_tilt(
             usable, value, state.mean
         )  # no NaN inside, also for those who differentiate through this
         now = jnp.asarray(eta(state.count) if callable(eta) else eta, value.dtype)
-        noise = standard_normal(seed, state.count + 1, group) if rule.uses_noise else jnp.zeros(())
+        noise = standard_normal(seed, state.count, group) if rule.uses_noise else jnp.zeros(())
         lean, factor = rule.lean(state, now, noise.astype(value.dtype))
         flat, distance = state.std == 0, value - state.mean
         tilt = lean / jnp.where(factor == 0, 1.0, factor)

@@ -1,0 +1,148 @@
+"""What a user may hand over, and which path a step takes: every refusal names the value and the way out."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import _get_foreach_kernels_supported_devices
+from torch.utils._foreach_utils import _get_fused_kernels_supported_devices
+
+from surefoot.engines.base import Engine
+from surefoot.readings import THREE_WAYS
+from surefoot.rules import Rule
+
+if TYPE_CHECKING:
+    from surefoot.optimizer import LossAware
+
+
+def check_group(group: dict[str, Any], engine: Engine, rule: Rule) -> None:
+    """Check the hyper-parameters of one parameter group."""
+    _check_lr(group)
+    for name in ("eps", "weight_decay", "momentum_decay"):
+        if name in group and not 0.0 <= float(group[name]):
+            raise ValueError(f"Invalid {name} value: {group[name]}; it must not be negative")
+    for i, beta in enumerate(group.get("betas", ())):
+        if not 0.0 <= float(beta) < 1.0:
+            raise ValueError(f"Invalid beta parameter at index {i}: {beta}; it must be at least 0 and below 1")
+    if "momentum" in group and not 0.0 <= group["momentum"] < 1.0:
+        raise ValueError(f"Invalid momentum value: {group['momentum']}; it must be at least 0 and below 1")
+    if group["loss_beta"] is not None and not 0.0 <= group["loss_beta"] < 1.0:
+        raise ValueError(
+            f"Invalid loss_beta value: {group['loss_beta']}; it must be at least 0 and below 1, or None for the engine's own"
+        )
+    rule.check(float(group["eta"]))
+    for name, choices in {"weighting": ("paper", "unit"), "nonfinite": ("skip", "raise")}.items():
+        if group[name] not in choices:
+            raise ValueError(f"Invalid {name} value: {group[name]!r}; take one of {', '.join(map(repr, choices))}")
+    if not isinstance(group["seed"], int):
+        raise ValueError(f"Invalid seed value: {group['seed']!r}; it must be an integer")
+    _check_paths(group, engine)
+
+
+def _check_lr(group: dict[str, Any]) -> None:
+    lr = group["lr"]
+    if isinstance(lr, Tensor) and lr.numel() != 1:
+        raise ValueError(f"Tensor lr must be 1-element, but has shape {tuple(lr.shape)}")
+    if isinstance(lr, Tensor) and lr.device.type != "cpu":
+        return  # reading it would wait for the device
+    if not 0.0 <= float(lr) < math.inf:
+        raise ValueError(f"Invalid learning rate: {lr}; it must be finite and not negative")
+
+
+def _check_paths(group: dict[str, Any], engine: Engine) -> None:
+    if group["fused"] and not engine.has_fused:
+        raise ValueError(f"fused=True is not available for the {engine.name} engine; leave fused out")
+    if group["fused"] and group["foreach"]:
+        raise RuntimeError("`fused` and `foreach` cannot be `True` together; choose one")
+    if group["fused"] and group["differentiable"]:
+        raise RuntimeError("`fused` does not support `differentiable`; leave fused out")
+    if group["reference"]:
+        if group["weighting"] != "paper":
+            raise ValueError("reference=True follows the published recipe and needs weighting='paper'")
+        if any(group.get(flag) for flag in ("fused", "foreach", "capturable", "amsgrad", "nesterov")):
+            raise ValueError("reference=True is a plain slow loop: leave fused, foreach, capturable, amsgrad and nesterov out")
+
+
+def check_params(group: dict[str, Any], engine: Engine, who: str) -> None:
+    """Refuse what the chosen kernel cannot take."""
+    if not group["fused"]:
+        return
+    supported = _get_fused_kernels_supported_devices()
+    for p in group["params"]:
+        if not (torch.is_floating_point(p) and p.device.type in supported):
+            raise RuntimeError(
+                f"fused=True requires all the params to be floating point tensors on one of {supported}, but {who} got "
+                f"{p.dtype} on {p.device.type}; leave fused out"
+            )
+
+
+def choose_path(group: dict[str, Any], engine: Engine, params: list[Tensor]) -> str:
+    """Which implementation a step runs: what was asked for, else the fastest that applies."""
+    if group["differentiable"]:
+        return "forloop"
+    if group["fused"]:
+        return "fused"
+    if group["foreach"] is not None:
+        return "foreach" if group["foreach"] else "forloop"
+    if not params:
+        return "forloop"
+    p = params[0]
+    # A compiler fuses the plain operations itself; the ready-made kernel would be a wall in its graph.
+    may_fuse = group["fused"] is None and engine.has_fused and not torch.compiler.is_compiling()
+    if may_fuse and p.is_floating_point() and p.device.type in _get_fused_kernels_supported_devices():
+        return "fused"
+    return "foreach" if p.device.type in ("cpu", "meta", *_get_foreach_kernels_supported_devices()) else "forloop"
+
+
+def check_gradients(optimizer: LossAware) -> None:
+    """Refuse sparse gradients before anything is changed."""
+    for group in optimizer.param_groups:
+        for p in group["params"]:
+            if p.grad is not None and p.grad.layout is not torch.strided:
+                raise RuntimeError(
+                    f"{type(optimizer).__name__} does not support sparse gradients (a parameter of shape "
+                    f"{tuple(p.shape)} has one); build the embedding with sparse=False, or give that parameter to "
+                    "torch.optim.SparseAdam"
+                )
+
+
+def only_creates_state(optimizer: LossAware, closure: Any) -> None:
+    """Accept a step with no loss only in the form that distributed checkpointing uses to create state."""
+    creates = closure is None and all(
+        float(group["lr"]) == 0 and all(p.grad is None or not p.grad.any() for p in group["params"])
+        for group in optimizer.param_groups
+    )
+    if not creates:
+        raise RuntimeError(f"{type(optimizer).__name__}.step() got no loss: {THREE_WAYS}")
+
+
+def is_fine_on_host(group: dict[str, Any], loss: float, who: str) -> bool:
+    """Whether the step may go on; with nonfinite="raise" it must."""
+    fine = math.isfinite(loss)
+    what = f"the loss is {loss}"
+    if fine and group["check_gradients"]:
+        fine = all(bool(p.grad.sum().isfinite()) for p in group["params"] if p.grad is not None)
+        what = "a gradient is not finite"
+    if not fine and group["nonfinite"] == "raise":
+        raise FloatingPointError(
+            f"{who}: {what}, and nonfinite='raise' was asked for; nothing was changed (nonfinite='skip' skips such steps)"
+        )
+    return fine
+
+
+def is_fine_on_device(group: dict[str, Any], loss: Tensor, who: str) -> Tensor:
+    """The same as a 0-d tensor; only nonfinite="raise" reads it back."""
+    fine = loss.isfinite()
+    if group["check_gradients"]:
+        for p in group["params"]:
+            if p.grad is not None:
+                fine = fine & p.grad.sum().isfinite().to(fine.device)
+    if group["nonfinite"] == "raise" and not bool(fine):
+        raise FloatingPointError(
+            f"{who}: the loss or a gradient is not finite, and nonfinite='raise' was asked for; nothing was changed "
+            "(nonfinite='skip' skips such steps)"
+        )
+    return fine

@@ -1,0 +1,251 @@
+"""The `surefoot` command: parse, call one function, print. Heavy packages are imported by the commands that need them."""
+
+from __future__ import annotations
+
+import enum
+import os
+import shlex
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+try:
+    import typer
+except ModuleNotFoundError:  # the core needs torch alone
+    sys.exit("the surefoot command needs the lab's packages; install them with: pip install 'surefoot[lab]'")
+
+if TYPE_CHECKING:
+    from surefoot.lab.executors import Executor
+    from surefoot.lab.results import Results
+
+app = typer.Typer(
+    help="Optimizers that exploit the uncertainty of the loss, and a lab that shows honestly when they help.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+class Place(enum.StrEnum):
+    """Where runs are computed."""
+
+    local = "local"
+    ray = "ray"
+
+
+class Format(enum.StrEnum):
+    """Ways to print a table."""
+
+    md = "md"
+    latex = "latex"
+    csv = "csv"
+    json = "json"
+
+
+TaskName = Annotated[str, typer.Argument(help="A named task, a file (my_task.py) or an import path (package.module:name).")]
+Optimizers = Annotated[
+    list[str] | None,
+    typer.Option(
+        "-o", "--optimizer", metavar="SPEC", help="A contestant, e.g. adams:eta=1e-4; repeat it; the first is the baseline."
+    ),
+]
+Seeds = Annotated[int, typer.Option(min=1, help="Seeds per optimizer, the same ones for each.")]
+FirstSeed = Annotated[int, typer.Option(min=0, help="The first seed.")]
+Out = Annotated[Path, typer.Option(help="Folder of the run folders; what it already holds is not done again.")]
+Jobs = Annotated[int, typer.Option(min=1, help="Worker processes; 1 keeps timings comparable.")]
+Where = Annotated[Place, typer.Option(help="Compute in local processes or on a Ray cluster.")]
+Address = Annotated[str | None, typer.Option(help="Address of the Ray cluster.")]
+Threads = Annotated[int, typer.Option(min=1, help="Threads per run; part of what identifies a run.")]
+Device = Annotated[str, typer.Option(help="Device of the model and data.")]
+Rate = Annotated[float, typer.Option(help="Learning rate of optimizers that do not set their own.")]
+Decay = Annotated[float | None, typer.Option(help="Weight decay likewise; on named tasks 1e-4 when not given.")]
+DataDir = Annotated[Path | None, typer.Option(help="Where the data sets are; else SUREFOOT_DATA, else downloaded.")]
+BatchSize = Annotated[int | None, typer.Option(min=1, help="Batch size.")]
+Dropout = Annotated[bool | None, typer.Option("--dropout/--no-dropout", help="The paper's dropout of 0.5.")]
+Subset = Annotated[int | None, typer.Option(min=1, help="Train on so many examples only.")]
+ReportPath = Annotated[Path | None, typer.Option("--report", help="Where to write the report; by default into --out.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
+
+
+@app.command()
+def compare(
+    task: TaskName = "digits-mlp",
+    optimizer: Optimizers = None,
+    seeds: Seeds = 5,
+    epochs: Annotated[int, typer.Option(min=1, help="Epochs per run.")] = 20,
+    out: Out = Path("runs"),
+    jobs: Jobs = 1,
+    first_seed: FirstSeed = 0,
+    executor: Where = Place.local,
+    address: Address = None,
+    threads: Threads = 1,
+    device: Device = "cpu",
+    lr: Rate = 1e-3,
+    weight_decay: Decay = None,
+    data_dir: DataDir = None,
+    batch_size: BatchSize = None,
+    dropout: Dropout = None,
+    subset: Subset = None,
+    report: ReportPath = None,
+    quiet: Quiet = False,
+) -> None:
+    """Compare optimizers with paired seeds; without arguments a demo on handwritten digits.
+
+    Run the same command again after an interruption: nothing is lost and nothing is done twice.
+    """
+    with clear_errors():
+        from surefoot.lab.compare import DEMO_OPTIMIZERS
+        from surefoot.lab.compare import compare as run_comparison
+
+        found = run_comparison(
+            task,
+            optimizer or DEMO_OPTIMIZERS,
+            seeds=range(first_seed, first_seed + seeds),
+            epochs=epochs,
+            out=out,
+            jobs=jobs,
+            lr=lr,
+            weight_decay=weight_decay,
+            threads=threads,
+            device=device,
+            data_dir=data_dir,
+            progress=not quiet,
+            executor=_executor(executor, address),
+            batch_size=batch_size,
+            dropout=dropout,
+            subset=subset,
+        )
+        _finish(found, report or out / "report.html")
+
+
+@app.command()
+def fork(
+    task: TaskName,
+    at: Annotated[int, typer.Option(min=0, help="Epoch at which every optimizer takes over from the baseline.")],
+    optimizer: Optimizers = None,
+    seeds: Seeds = 5,
+    epochs: Annotated[int, typer.Option(min=1, help="Epochs after the fork.")] = 5,
+    out: Out = Path("runs"),
+    jobs: Jobs = 1,
+    first_seed: FirstSeed = 0,
+    executor: Where = Place.local,
+    address: Address = None,
+    threads: Threads = 1,
+    device: Device = "cpu",
+    lr: Rate = 1e-3,
+    weight_decay: Decay = None,
+    data_dir: DataDir = None,
+    batch_size: BatchSize = None,
+    dropout: Dropout = None,
+    subset: Subset = None,
+    state: Annotated[str, typer.Option(help="Optimizer state at the fork: keep (the baseline's, where it can be loaded) or fresh.")] = "keep",
+    report: ReportPath = None,
+    quiet: Quiet = False,
+) -> None:
+    """Let every optimizer continue from the same weights over the same batches, to see where in training they differ."""
+    with clear_errors():
+        from surefoot.lab.compare import DEMO_OPTIMIZERS
+        from surefoot.lab.fork import fork as run_fork
+
+        found = run_fork(
+            task,
+            optimizer or DEMO_OPTIMIZERS,
+            at=at,
+            seeds=range(first_seed, first_seed + seeds),
+            epochs=epochs,
+            out=out,
+            jobs=jobs,
+            lr=lr,
+            weight_decay=weight_decay,
+            threads=threads,
+            device=device,
+            data_dir=data_dir,
+            state=state,
+            progress=not quiet,
+            executor=_executor(executor, address),
+            batch_size=batch_size,
+            dropout=dropout,
+            subset=subset,
+        )
+        _finish(found, report or out / "report.html")
+
+
+@app.command()
+def report(
+    runs: Annotated[Path, typer.Argument(help="Folder that 'surefoot compare --out' wrote to.")],
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="The HTML file to write.")] = None,
+    check: Annotated[bool, typer.Option("--check", help="Print the honesty checks; exit code 1 when one fails.")] = False,
+    format: Annotated[Format | None, typer.Option(help="Print the table in this format instead.")] = None,
+) -> None:
+    """Write the report of a comparison, print its tables, or check its honesty."""
+    with clear_errors():
+        from surefoot.lab.results import Results
+
+        found = Results.read(runs)
+        if not found.runs:
+            raise ValueError(f"there are no runs under {runs}; make some with: surefoot compare --out {runs}")
+        if format is not None:
+            typer.echo(found.to(format.value))
+        if output is not None or not (check or format):
+            typer.echo(f"report: {found.report(output or Path('report.html'))}")
+        if check:
+            findings = found.check()
+            for finding in findings:
+                typer.echo(f"{finding.severity}: {finding.sentence} [{finding.code}]")
+            if any(finding.severity == "error" for finding in findings):
+                raise typer.Exit(1)
+
+
+@app.command()
+def runs(folder: Annotated[Path, typer.Argument(help="Folder of run folders.")] = Path("runs")) -> None:
+    """List the runs in a folder and how far each is."""
+    with clear_errors():
+        from surefoot.lab.progress import losses
+        from surefoot.lab.store import read_runs
+
+        for run in read_runs(folder):
+            state = "failed" if run.error else "diverged" if run.diverged else "done" if run.finished else "unfinished"
+            last = run.epochs[-1] if run.epochs else None
+            at = f"{last['epoch'] if last else 0}/{run.config['epochs']}"
+            typer.echo(f"{state:10} {at:>9}  {run.task}  {run.label}, seed {run.seed}  {losses(last)}".rstrip())
+
+
+@contextmanager
+def clear_errors() -> Iterator[None]:
+    """Print what went wrong as one sentence; after Ctrl-C say how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        command = shlex.join(["surefoot", *sys.argv[1:]])
+        typer.echo(f"\ninterrupted; everything so far is kept. Go on with: {command}", err=True)
+        raise typer.Exit(130) from None
+    except (ValueError, TypeError, ImportError, OSError, RuntimeError) as error:
+        if os.environ.get("SUREFOOT_DEBUG"):
+            raise
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(2) from None
+
+
+def _executor(place: Place, address: str | None) -> Executor | None:
+    if place is Place.local:
+        return None
+    from surefoot.lab import executors_ray
+
+    executor: Any = executors_ray.make_executor(address)
+    return executor
+
+
+def _finish(found: Results, path: Path) -> None:
+    found.print()
+    typer.echo(f"\nreport: {found.report(path)}")
+    for folder, message in found.failures.items():
+        typer.echo(f"failed: {message}\n  in {folder}", err=True)
+    if not found.ok:
+        raise typer.Exit(1)
+
+
+def main() -> None:
+    """Entry point of the `surefoot` command."""
+    app()

@@ -1,0 +1,32 @@
+"""AdaMax on the weighted gradient: Adam with the largest gradient in place of the mean square."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from surefoot.engines.base import Engine, Members, counted, decay_decoupled, keep, ops_of, weighted
+from surefoot.engines.lists import add_scaled
+from surefoot.moments import Number
+
+
+class AdaMax(Engine):
+    """``u = max(b2*u, abs(weight*g) + eps)``, ``param -= lr / (1 - b1**t) * m / u``."""
+
+    name = "adamax"
+
+    def state_names(self, group: dict[str, Any]) -> tuple[str, ...]:
+        return ("exp_avg", "exp_inf")
+
+    def update(self, members: Members, group: dict[str, Any], weight: Number, proceed: Number, path: str) -> None:
+        beta1, beta2 = group["betas"]
+        ops, (averages, largest) = ops_of(path), members.kept
+        lr, t = group["lr"], counted(members, proceed)
+        h = weighted(members, group, weight, proceed, ops)
+        decay_decoupled(members, group, lr, proceed, ops)
+        ops.mul_(averages, keep(beta1, proceed))
+        add_scaled(ops, averages, h, 1 - beta1)
+        ops.mul_(largest, keep(beta2, proceed))
+        sizes = ops.abs(h)
+        ops.add_(sizes, group["eps"])
+        ops.maximum_(largest, sizes)
+        add_scaled(ops, members.params, ops.div(averages, largest), -lr * proceed / (1 - beta1**t))

@@ -1,0 +1,104 @@
+"""What an engine is given and what it must do.
+
+An engine owns the per-parameter state and applies one update to parameters that share a history: they had gradients at
+the same steps, so one set of scalars serves them all. The weight of the gradient is a float when the statistics live
+on the host, and a 0-d tensor that is never read back when they live on an accelerator; a step to be skipped is then a
+tensor too (``proceed``), because a branch on it would wait for the device.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from surefoot.engines.lists import Foreach, ForLoop, Tensors
+from surefoot.moments import Number
+
+#: One below 1 in float64: a beta that forgets nothing, yet never makes ``1 - beta**step`` zero.
+JUST_BELOW_ONE = 1 - 2.0**-53
+
+
+@dataclass
+class Members:
+    """Parameters that are updated together: lists of equal length, and the scalars that they share."""
+
+    params: Tensors
+    grads: Tensors
+    kept: list[Tensors]
+    step: Tensor
+    scalars: dict[str, Tensor]
+
+
+class Engine:
+    """Weighted gradient -> update."""
+
+    name: ClassVar[str]
+    #: Whether one of torch's fused kernels serves this engine.
+    has_fused: ClassVar[bool] = False
+    #: Scalars of a parameter's history beside the step count, and where they start.
+    scalars: ClassVar[dict[str, float]] = {}
+    #: State tensors that the host keeps divided by one of the scalars (see normalised.py).
+    units: ClassVar[dict[str, str]] = {}
+
+    def state_names(self, group: dict[str, Any]) -> tuple[str, ...]:
+        """The state tensors of a parameter, in the order of ``Members.kept``; each starts at zero."""
+        raise NotImplementedError
+
+    def momentum(self, group: dict[str, Any]) -> float:
+        """The decay rate of the engine's first moment: the default for the loss statistics."""
+        return float(group["betas"][0])
+
+    def update(self, members: Members, group: dict[str, Any], weight: Number, proceed: Number, path: str) -> None:
+        """Apply one step; ``path`` is "fused", "foreach" or "forloop"."""
+        raise NotImplementedError
+
+
+def ops_of(path: str) -> Any:
+    """The list operations of a path."""
+    return ForLoop if path == "forloop" else Foreach
+
+
+def descent(members: Members, group: dict[str, Any], ops: Any) -> Tensors:
+    """The gradient to go down: turned around to maximize, with L2 decay added before weighting, as published."""
+    decay = 0.0 if group.get("decoupled_weight_decay") else group["weight_decay"]
+    if decay:
+        h = ops.mul(members.params, decay)
+        (ops.sub_ if group["maximize"] else ops.add_)(h, members.grads)
+        return h
+    return ops.neg(members.grads) if group["maximize"] else members.grads
+
+
+def weighted(members: Members, group: dict[str, Any], weight: Number, proceed: Number, ops: Any) -> Tensors:
+    """A copy of the gradient times its weight; zero where the step is to be skipped, whatever the gradient holds."""
+    h = ops.mul(descent(members, group, ops), weight)
+    if isinstance(proceed, Tensor):
+        h = [torch.where(proceed, x, 0.0) for x in h]
+    return h
+
+
+def decay_decoupled(members: Members, group: dict[str, Any], lr: Number, proceed: Number, ops: Any) -> None:
+    """AdamW's decay: shrink the parameters themselves, by lr * weight_decay."""
+    if group.get("decoupled_weight_decay") and group["weight_decay"]:
+        ops.mul_(members.params, 1 - lr * proceed * group["weight_decay"])
+
+
+def keep(beta: Number, proceed: Number) -> Number:
+    """The decay of a moment, or 1 where the step is skipped."""
+    return torch.where(proceed, beta, 1.0) if isinstance(proceed, Tensor) else beta
+
+
+def counted(members: Members, proceed: Number) -> Number:
+    """Count the step and return its number: a float on the host, a tensor (at least 1) on the device."""
+    members.step.add_(proceed)
+    if isinstance(proceed, Tensor):
+        return members.step.clamp(min=1).to(torch.float32 if members.step.device.type == "mps" else torch.float64)
+    return members.step.item()
+
+
+def root(x: Number) -> Number:
+    """The square root of a float or a tensor."""
+    return x.sqrt() if isinstance(x, Tensor) else math.sqrt(x)

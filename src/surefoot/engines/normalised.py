@@ -1,0 +1,27 @@
+"""Moments of the weighted gradient, kept divided by the moments of the weight itself.
+
+With w the weight, ``A = b1*A + (1-b1)*abs(w)`` and ``C = b2*C + (1-b2)*w*w``, the quantities ``N = m/A`` and ``V = v/C``
+follow the plain recurrences on ``sign(w) * g`` with the per-step decays ``b1*A_old/A`` and ``b2*C_old/C``. So a fused
+kernel can run on the raw gradient, no gradient is copied, and tiny weights never underflow in the parameter's dtype.
+The division is a free choice of units: any state with A = C = 1 holds ordinary moments.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from surefoot.engines.base import JUST_BELOW_ONE
+
+
+def advance(kept: Tensor, size: float, beta: float) -> tuple[float, float]:
+    """Take one weight into its running mean; return the mean and the decay that the normalised moment gets.
+
+    >>> import torch
+    >>> mean = torch.zeros((), dtype=torch.float64)
+    >>> advance(mean, 0.5, 0.9), mean.item()
+    ((0.04999999999999999, 0.0), 0.04999999999999999)
+    """
+    old = kept.item()
+    new = beta * old + (1 - beta) * size
+    kept.fill_(new)
+    return new, min(beta * old / new, JUST_BELOW_ONE) if new > 0 else JUST_BELOW_ONE

@@ -1,0 +1,155 @@
+"""Which parameters share a history, and the state that goes with it.
+
+A parameter's step count and the moments of its weights belong to its own history: the steps at which it had a gradient.
+Nearly always all parameters of a group share one, so the scalars are *the same tensor objects* in each of their states
+and are updated once; a parameter that sits a step out keeps the old ones, and those that go on get new ones.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, MutableMapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from surefoot.engines.base import Engine, Members
+
+States = MutableMapping[Tensor, dict[str, Any]]
+
+
+def names(engine: Engine, group: dict[str, Any], on_device: bool) -> tuple[str, ...]:
+    """What is collected of each parameter's state: the engine's tensors, then its scalars."""
+    return (*engine.state_names(group), *_scalar_names(engine, on_device))
+
+
+def _scalar_names(engine: Engine, on_device: bool) -> list[str]:
+    # On a device the moments are ordinary ones: units would have to be read back.
+    return [name for name in engine.scalars if not (on_device and name in engine.units.values())]
+
+
+def prepare(
+    engine: Engine, states: States, group: dict[str, Any], *, on_device: bool, apart: bool = False
+) -> None:
+    """Create missing state, split histories that part here, and bring state to where this step works.
+
+    ``apart`` gives every parameter scalars of its own, as a compiled graph needs them.
+    """
+    fresh: dict[Any, dict[str, Tensor]] = {}
+    idle: set[int] = set()
+    active: list[tuple[Tensor, dict[str, Any]]] = []
+    for p in group["params"]:
+        state = states.get(p)
+        if p.grad is None:
+            if state:
+                idle.add(id(state["step"]))
+        elif state:
+            active.append((p, state))
+        else:
+            kind = id(p) if apart else (p.device, p.dtype)
+            if kind not in fresh:
+                fresh[kind] = _new_scalars(engine, p, on_device)
+            states[p] = {**fresh[kind], **{name: _zeros(p) for name in engine.state_names(group)}}
+    _settle(engine, group, active, idle, on_device, apart)
+
+
+def _new_scalars(engine: Engine, p: Tensor, on_device: bool) -> dict[str, Tensor]:
+    home = p.device if on_device else torch.device("cpu")
+    scalars = {"step": torch.zeros((), dtype=torch.float32, device=home)}
+    for name in _scalar_names(engine, on_device):
+        scalars[name] = torch.full((), engine.scalars[name], dtype=_wide(home), device=home)
+    return scalars
+
+
+def _zeros(p: Tensor) -> Tensor:
+    return torch.zeros_like(p, memory_format=torch.preserve_format)
+
+
+def _wide(device: torch.device) -> torch.dtype:
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
+def _settle(
+    engine: Engine,
+    group: dict[str, Any],
+    active: list[tuple[Tensor, dict[str, Any]]],
+    idle: set[int],
+    on_device: bool,
+    apart: bool,
+) -> None:
+    """Bring existing states in order; in the steady state this finds nothing to do."""
+    unit = next(iter(engine.units.values()), None)
+    kept = engine.state_names(group)
+    moved: dict[int, dict[str, Tensor]] = {}
+    taken: set[int] = set()
+    for p, state in active:
+        step = state["step"]
+        known = id(step) in taken
+        taken.add(id(step))
+        if known and not moved and not apart:
+            continue  # the first of this history was in order, so this one is
+        wrong_home = step.device != p.device if on_device else step.device.type != "cpu"
+        wrong_units = unit is not None and (unit in state) == on_device
+        if not (wrong_home or wrong_units or (apart and known) or id(step) in idle):
+            continue
+        if id(step) not in moved or apart:
+            home = p.device if on_device else torch.device("cpu")
+            moved[id(step)] = {"step": step.to(home, torch.float32, copy=True)} | {
+                name: torch.as_tensor(state.get(name, 1.0)).to(home, _wide(home), copy=True)
+                for name in _scalar_names(engine, on_device)
+            }
+        if wrong_units and on_device:
+            _to_ordinary_units(engine, state)
+        state.update(moved[id(step)])
+    for name in kept[2:]:  # AMSGrad switched on for a state that came without it
+        for p, state in active:
+            if name not in state:
+                state[name] = _zeros(p)
+
+
+def _to_ordinary_units(engine: Engine, state: dict[str, Any]) -> None:
+    """Multiply the units back into the moments."""
+    for name, unit in engine.units.items():
+        state[name].mul_(state[unit].to(state[name].device))
+    for unit in set(engine.units.values()):
+        del state[unit]
+
+
+def bucket(
+    engine: Engine,
+    group: dict[str, Any],
+    params: list[Tensor],
+    grads: list[Tensor],
+    steps: list[Tensor],
+    lists: list[list[Tensor]],
+    *,
+    on_device: bool,
+    singly: bool = False,
+) -> Iterator[Members]:
+    """Put together what one kernel call can update: parameters with the same scalars, so of one device and dtype."""
+    kept = len(engine.state_names(group))
+    scalar_names = _scalar_names(engine, on_device)
+    columns = [params, grads, *lists[:kept]]
+    if singly:
+        together = [[i] for i in range(len(params))]
+    else:
+        by_history: dict[int, list[int]] = {}
+        for i, step in enumerate(steps):
+            by_history.setdefault(id(step), []).append(i)
+        together = list(by_history.values())
+    for indices in together:
+        first = indices[0]
+        whole = len(indices) == len(params)
+        own = [_raw(column if whole else [column[i] for i in indices]) for column in columns]
+        scalars = {name: column[first] for name, column in zip(scalar_names, lists[kept:])}
+        yield Members(own[0], own[1], own[2:], steps[first], scalars)
+
+
+def _raw(tensors: list[Tensor]) -> list[Tensor]:
+    """What the kernels work on: the local part of a sharded tensor, the real view of a complex one."""
+    if "torch.distributed.tensor" in sys.modules and any(hasattr(x, "to_local") for x in tensors):
+        tensors = [x.to_local() if hasattr(x, "to_local") else x for x in tensors]
+    if tensors[0].is_complex():  # all of one dtype
+        tensors = [torch.view_as_real(x) for x in tensors]
+    return tensors

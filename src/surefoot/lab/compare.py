@@ -1,0 +1,157 @@
+"""The comparison: every optimizer with every seed on one task."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from surefoot.lab.config import folder_of, make_config
+from surefoot.lab.contestants import Contestant, parse_all
+from surefoot.lab.executors import Event, Executor, RunRequest, TaskSource, in_process, in_workers
+from surefoot.lab.progress import Progress, make_progress
+from surefoot.lab.results import Results, trimmed
+from surefoot.lab.store import Run, read_run
+from surefoot.lab.tasks import NAMED, Task
+
+#: The paper's method next to its baseline; what `surefoot compare` shows when nothing is asked for.
+DEMO_OPTIMIZERS = ("adam", "adamucb:eta=1e-4", "adamcb:eta=1e-4", "adams:eta=1e-4")
+#: The paper's L2 penalty, for its tasks; other tasks use what each optimizer's class says.
+PAPER_WEIGHT_DECAY = 1e-4
+
+
+def compare(
+    task: str | Task = "digits-mlp",
+    optimizers: Sequence[str | Contestant | type[torch.optim.Optimizer]] = DEMO_OPTIMIZERS,
+    *,
+    seeds: int | Sequence[int] = 5,
+    epochs: int = 20,
+    out: Path | str = "runs",
+    jobs: int = 1,
+    lr: float = 1e-3,
+    weight_decay: float | None = None,
+    threads: int = 1,
+    device: str = "cpu",
+    data_dir: Path | str | None = None,
+    purpose: str = "report",
+    progress: bool | Callable[[Sequence[RunRequest]], Progress] = True,
+    executor: Executor | None = None,
+    **overrides: Any,
+) -> Results:
+    """Train every optimizer with every seed and return what was found; what `out` already holds is not done again.
+
+    Args:
+        task: A name, a file, an import path or a Task.
+        optimizers: Contestants, the first one is the baseline; "adams:eta=1e-4", a class or a Contestant.
+        seeds: How many seeds (0, 1, ...), or which.
+        epochs: Epochs per run.
+        out: Folder of the run folders.
+        jobs: Worker processes; 1 computes in this process.
+        lr: Learning rate of optimizers that do not set their own.
+        weight_decay: The same for weight decay; None is 1e-4 (the paper's) on named tasks, else the class's default.
+        threads: Threads of each run, part of its key: numbers are reproducible at the same count.
+        purpose: "report", or "tune" for runs that only choose a setting.
+        progress: Show progress; or a function that makes the display.
+        executor: Where to compute; by default here or in local workers, by `jobs`.
+        overrides: Options of the task: batch_size, dropout, subset, ...
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as out:
+    ...     found = compare("digits-lr", ["adam", "sgd"], seeds=2, epochs=1, out=out, progress=False)
+    >>> [(run.label, run.seed) for run in found.runs]
+    [('Adam', 0), ('Adam', 1), ('SGD', 0), ('SGD', 1)]
+    """
+    source = task_source(task, data_dir, overrides)
+    loaded = source.load()
+    contestants = parse_all(optimizers)
+    numbers = seed_numbers(seeds)
+    _check_positive(epochs=epochs, jobs=jobs, threads=threads)
+    if weight_decay is None and source.spec in NAMED:
+        weight_decay = PAPER_WEIGHT_DECAY
+    requests = []
+    for seed in numbers:
+        for position, contestant in enumerate(contestants):
+            config = make_config(
+                loaded,
+                contestant,
+                seed=seed,
+                epochs=epochs,
+                threads=threads,
+                device=device,
+                purpose=purpose,
+                defaults={"lr": lr, "weight_decay": weight_decay},
+                position=position,
+            )
+            folder = folder_of(Path(out), config)
+            requests.append(RunRequest(len(requests), config, folder, contestant, jobs=jobs))
+    failures = compute(source, loaded, requests, executor=executor, progress=progress)
+    return collect(requests, failures, epochs)
+
+
+def compute(
+    source: TaskSource,
+    loaded: Task,
+    requests: Sequence[RunRequest],
+    *,
+    executor: Executor | None = None,
+    progress: bool | Callable[[Sequence[RunRequest]], Progress] = True,
+) -> dict[int, str]:
+    """Compute the requests that are not done yet; returns what went wrong, by index of the request."""
+    failures: dict[int, str] = {}
+    if executor is None:
+        executor = in_workers if requests and requests[0].jobs > 1 else in_process
+    if executor is in_process:
+        source = TaskSource(task=loaded)
+    display = make_progress(requests, show=progress) if isinstance(progress, bool) else progress(requests)
+
+    def report(event: Event) -> None:
+        if event.kind == "failed":
+            failures[event.index] = event.message
+        display.report(event)
+
+    with display:
+        executor(source, requests, report)
+    return failures
+
+
+def collect(requests: Sequence[RunRequest], failures: Mapping[int, str], epochs: int) -> Results:
+    """The recorded runs of the requests, in the order of the contestants."""
+    runs: list[Run] = []
+    for request in sorted(requests, key=lambda one: (one.config["optimizer"]["position"], one.index)):
+        if (request.folder / "config.json").exists():
+            run = read_run(request.folder)
+            # The label and the place of this comparison, which may differ from the one that computed the run.
+            optimizer = {**run.config["optimizer"], **request.config["optimizer"]}
+            runs.append(Run(run.folder, {**run.config, "optimizer": optimizer}, run.epochs))
+    failed = {str(requests[index].folder): message for index, message in failures.items()}
+    return Results(trimmed(runs, epochs), failed)
+
+
+def task_source(task: str | Task, data_dir: Path | str | None, overrides: Mapping[str, Any]) -> TaskSource:
+    """How a process gets at the task."""
+    given = {name: value for name, value in overrides.items() if value is not None}
+    if isinstance(task, str):
+        return TaskSource(task, None if data_dir is None else str(data_dir), given)
+    if given:
+        raise ValueError(f"{', '.join(given)}: options are for named tasks; change the Task itself instead")
+    return TaskSource(task=task)
+
+
+def seed_numbers(seeds: int | Sequence[int]) -> list[int]:
+    """The seeds themselves.
+
+    >>> seed_numbers(3), seed_numbers(range(10, 12))
+    ([0, 1, 2], [10, 11])
+    """
+    numbers = list(range(seeds)) if isinstance(seeds, int) else [int(seed) for seed in seeds]
+    if not numbers or len(set(numbers)) != len(numbers) or min(numbers) < 0:
+        raise ValueError(f"seeds must be a positive count or distinct numbers from 0 up, got {seeds!r}")
+    return numbers
+
+
+def _check_positive(**numbers: int) -> None:
+    for name, value in numbers.items():
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1, got {value}")

@@ -1,0 +1,260 @@
+"""Contestants: any optimizer, written in one line such as `adams:eta=1e-4` or `torch.optim.AdamW:lr=3e-4`."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import os
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+# A name, a dotted path, or "module:Class" / "file.py:Class"; options follow after a colon.
+_SPEC = re.compile(r"(?P<path>[^:=]+(?::[A-Za-z_][\w.]*(?=$|:))?)(?::(?P<options>.*))?", re.DOTALL)
+_SCHEDULES = ("cosine",)
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """An optimizer class and its options, to be built once per run.
+
+    >>> one = Contestant.parse("adam:lr=3e-4,betas=(0.9,0.99)")
+    >>> one.label, one.class_path, one.kwargs
+    ('Adam lr=0.0003 betas=(0.9,0.99)', 'torch.optim.Adam', {'lr': 0.0003, 'betas': (0.9, 0.99)})
+    """
+
+    label: str
+    class_path: str
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    spec: str = ""
+    schedule: str | None = None
+    given: type[torch.optim.Optimizer] | None = field(default=None, compare=False, repr=False)
+
+    @classmethod
+    def parse(cls, spec: str) -> Contestant:
+        """Read `name:option=value,...`; the name is short (`adams`, `adamw`), dotted, `module:Class` or `file.py:Class`."""
+        match = _SPEC.fullmatch(spec.strip())
+        if match is None:
+            raise ValueError(f"cannot read the optimizer {spec!r}; write it like 'adams:eta=1e-4,lr=3e-4'")
+        kwargs = _parse_options(match["options"] or "", spec)
+        path = match["path"].strip()
+        return cls.create(None, _short_names().get(path.lower(), path), kwargs, spec=spec.strip())
+
+    @classmethod
+    def create(
+        cls,
+        label: str | None,
+        class_path: str | type[torch.optim.Optimizer],
+        kwargs: Mapping[str, Any] | None = None,
+        *,
+        spec: str = "",
+    ) -> Contestant:
+        """Make a contestant in code; without a label it is named by its class and options."""
+        options = dict(kwargs or {})
+        schedule = options.pop("schedule", None)
+        if schedule is not None and schedule not in _SCHEDULES:
+            raise ValueError(f"unknown schedule {schedule!r}; choose {' or '.join(_SCHEDULES)}, or leave it out")
+        given = None if isinstance(class_path, str) else class_path
+        if isinstance(class_path, str):
+            found = load_class(class_path)
+        else:
+            found, class_path = class_path, _path_of(class_path)
+        shown = {**options, "schedule": schedule} if schedule else options
+        label = label or " ".join([found.__name__, *(f"{name}={_short(value)}" for name, value in shown.items())])
+        return cls(label, class_path, options, spec or label, schedule, given)
+
+    @property
+    def cls(self) -> type[torch.optim.Optimizer]:
+        return self.given or load_class(self.class_path)
+
+    def resolve(self, **defaults: Any) -> dict[str, Any]:
+        """The options a run uses: the defaults that the class accepts, then this contestant's own.
+
+        A torch optimizer with a fused kernel uses it (the lab compares fast with fast), unless told otherwise.
+        """
+        accepted = _accepted(self.cls)
+        options = {name: value for name, value in defaults.items() if name in accepted and value is not None}
+        if "eta" in accepted and accepted["eta"] is not inspect.Parameter.empty:
+            options["eta"] = accepted["eta"]
+        fast = {"fused", "foreach", "differentiable"}
+        if self.class_path.startswith("torch.") and "fused" in accepted and not fast & set(self.kwargs):
+            options["fused"] = True
+        options.update(self.kwargs)
+        return options
+
+    def build(self, params: Iterable[Any], *, seed: int = 0, **defaults: Any) -> torch.optim.Optimizer:
+        """Build the optimizer; one that draws its own noise (`seed` option) is given the run's seed.
+
+        >>> weights = [torch.nn.Parameter(torch.zeros(2))]
+        >>> Contestant.parse("sgd:momentum=0.9").build(weights, lr=0.1, weight_decay=0.0).defaults["momentum"]
+        0.9
+        """
+        options = self.resolve(**defaults)
+        if "seed" in _accepted(self.cls):
+            options.setdefault("seed", seed)
+        try:
+            return self.cls(params, **options)
+        except TypeError as error:
+            raise TypeError(f"{self.spec!r}: {error}") from error
+
+    def code(self) -> str:
+        """Digest of the class's source file, '' for torch and surefoot: an edited optimizer is another optimizer."""
+        return source_digest(self.cls)
+
+
+def parse_all(specs: Sequence[str | Contestant | type[torch.optim.Optimizer]]) -> list[Contestant]:
+    """Contestants with labels made distinct.
+
+    >>> [one.label for one in parse_all(["adam", "adam:lr=0.01"])]
+    ['Adam', 'Adam lr=0.01']
+    """
+    contestants: list[Contestant] = []
+    for spec in specs:
+        if isinstance(spec, str):
+            spec = Contestant.parse(spec)
+        elif isinstance(spec, type):
+            spec = Contestant.create(None, spec)
+        same = [one for one in contestants if _identity(one) == _identity(spec)]
+        if same:
+            raise ValueError(f"the optimizers {same[0].spec!r} and {spec.spec!r} are the same; give each once")
+        contestants.append(spec)
+    labels = [one.label for one in contestants]
+    for index, one in enumerate(contestants):
+        if labels.count(one.label) > 1:
+            contestants[index] = replace(one, label=f"{one.label} ({one.class_path})")
+    for index, one in enumerate(contestants):
+        twins = [other for other in contestants[:index] if other.label == one.label]
+        if twins:
+            contestants[index] = replace(one, label=f"{one.label} #{len(twins) + 1}")
+    return contestants
+
+
+def load_class(path: str) -> type[torch.optim.Optimizer]:
+    """Import an optimizer class from `package.module.Class`, `package.module:Class` or `file.py:Class`.
+
+    >>> load_class("torch.optim:AdamW").__name__
+    'AdamW'
+    """
+    module_name, colon, name = path.partition(":")
+    if not colon:
+        module_name, _, name = path.rpartition(".")
+    if not module_name:
+        close = difflib.get_close_matches(path.lower(), _short_names(), n=3)
+        hint = f"did you mean {' or '.join(close)}?" if close else "give a torch or surefoot name or an import path"
+        raise ValueError(f"unknown optimizer {path!r}; {hint}")
+    if os.getcwd() not in sys.path:  # console scripts, unlike `python -m`, do not look here
+        sys.path.append(os.getcwd())
+    try:
+        module = _load_file(module_name) if module_name.endswith(".py") else importlib.import_module(module_name)
+        found: Any = module
+        for part in name.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError, OSError) as error:
+        raise ValueError(f"cannot import the optimizer {path!r}: {error}") from error
+    if not callable(found):
+        raise ValueError(f"{path!r} is not an optimizer class but {found!r}")
+    return found
+
+
+def source_digest(thing: Any) -> str:
+    """Digest of the file that defines a class or function; '' for torch and surefoot, whose versions are recorded."""
+    module = getattr(thing, "__module__", None) or ""
+    if module.split(".")[0] in ("torch", "surefoot", "builtins"):
+        return ""
+    try:
+        data = Path(inspect.getsourcefile(thing) or "").read_bytes()
+    except (TypeError, OSError):
+        try:
+            data = inspect.getsource(thing).encode()
+        except (TypeError, OSError):
+            data = repr(getattr(thing, "__code__", module)).split(" at ")[0].encode()
+    return hashlib.sha256(data).hexdigest()[:16]
+
+
+def _path_of(cls: type) -> str:
+    """The short way to a class, so that a class and its name are the same contestant."""
+    short = _short_names().get(cls.__name__.lower())
+    return short if short and load_class(short) is cls else f"{cls.__module__}:{cls.__qualname__}"
+
+
+@cache
+def _short_names() -> dict[str, str]:
+    import surefoot
+
+    names = {
+        name.lower(): f"torch.optim.{name}"
+        for name, value in vars(torch.optim).items()
+        if isinstance(value, type) and issubclass(value, torch.optim.Optimizer) and name != "Optimizer"
+    }
+    for name in surefoot.__all__:
+        if name[0].isupper() and not name.isupper():  # classes; none is imported before it is asked for
+            names.setdefault(name.lower(), f"surefoot.{name}")
+    return names
+
+
+@cache
+def _load_file(path: str) -> Any:
+    name = "surefoot_contestant_" + hashlib.sha256(str(Path(path).resolve()).encode()).hexdigest()[:8]
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@cache
+def _accepted(cls: type) -> dict[str, Any]:
+    """Options of a class with their defaults, also those that `**kwargs` hands to a parent."""
+    accepted: dict[str, Any] = {}
+    for parent in cls.__mro__:
+        if "__init__" in vars(parent) and parent is not torch.optim.Optimizer and parent is not object:
+            parameters = inspect.signature(parent).parameters.values() if parent is cls else (
+                inspect.signature(vars(parent)["__init__"]).parameters.values()
+            )
+            for parameter in parameters:
+                if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+                    accepted.setdefault(parameter.name, parameter.default)
+            if all(parameter.kind is not parameter.VAR_KEYWORD for parameter in parameters):
+                break
+    return accepted
+
+
+def _parse_options(text: str, spec: str) -> dict[str, Any]:
+    try:
+        call = ast.parse(f"f({text})", mode="eval").body
+        assert isinstance(call, ast.Call)
+        assert not call.args
+        assert all(keyword.arg for keyword in call.keywords)
+        return {str(keyword.arg): _literal(keyword.value) for keyword in call.keywords}
+    except (SyntaxError, ValueError, AssertionError) as error:
+        raise ValueError(
+            f"cannot read the options of {spec!r}; write them like 'adams:eta=1e-4,betas=(0.9,0.99),weighting=unit'"
+        ) from error
+
+
+def _literal(node: ast.expr) -> Any:
+    return node.id if isinstance(node, ast.Name) else ast.literal_eval(node)
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, tuple | list):
+        return "(" + ",".join(_short(item) for item in value) + ")"
+    return getattr(value, "__name__", None) or str(value)
+
+
+def _identity(one: Contestant) -> tuple[Any, ...]:
+    return one.cls, sorted(one.kwargs.items(), key=lambda item: item[0]), one.schedule

@@ -1,0 +1,97 @@
+"""What a comparison found, for a notebook or a script: runs, tables, plots, report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from surefoot._extras import require
+from surefoot.lab.store import Run, read_runs
+
+if TYPE_CHECKING:
+    from surefoot.lab.checks import Finding
+    from surefoot.lab.summary import Summary
+
+
+@dataclass(frozen=True)
+class Results:
+    """The runs of a comparison, and ways to look at them.
+
+    Args:
+        runs: The runs; the first one's optimizer is the baseline.
+        failures: What went wrong, by run folder; empty when every run ended.
+    """
+
+    runs: list[Run]
+    failures: dict[str, str]
+
+    @classmethod
+    def read(cls, folder: Path | str) -> Results:
+        """The results under a folder that a comparison wrote to."""
+        runs = read_runs(folder)
+        return cls(runs, {str(run.folder): run.error for run in runs if run.error})
+
+    @property
+    def ok(self) -> bool:
+        """Whether every run ended (a diverged run ended too)."""
+        return not self.failures and all(run.finished for run in self.runs)
+
+    def table(self, **options: Any) -> Summary:
+        """Summary rows: mean and spread, paired intervals against the baseline, verdicts.
+
+        Args:
+            options: metrics, baseline, target, epoch; see `surefoot.lab.summary.summarise`.
+        """
+        from surefoot.lab.summary import summarise
+
+        return summarise(self.runs, **options)
+
+    def print(self) -> None:
+        """Print the tables with their verdicts."""
+        from surefoot.lab.tables import to_rich
+
+        require("rich.console", extra="lab").Console().print(to_rich(self.table()))
+
+    def to(self, format: str) -> str:
+        """The tables as text: "md" (Markdown), "latex", "csv" or "json"."""
+        from surefoot.lab import tables
+
+        writers = {"md": tables.to_markdown, "latex": tables.to_latex, "csv": tables.to_csv, "json": tables.to_json}
+        if format not in writers:
+            raise ValueError(f"unknown format {format!r}; choose {', '.join(writers)}")
+        return writers[format](self.table())
+
+    def to_markdown(self) -> str:
+        return self.to("md")
+
+    def to_latex(self) -> str:
+        return self.to("latex")
+
+    def to_csv(self) -> str:
+        return self.to("csv")
+
+    def to_json(self) -> str:
+        return self.to("json")
+
+    def check(self) -> list[Finding]:
+        """What makes the comparison unfair, incomplete or weaker than it looks."""
+        from surefoot.lab.checks import check
+
+        return check(self.runs)
+
+    def report(self, path: Path | str = "report.html") -> Path:
+        """Write the report, one HTML file that needs no network."""
+        from surefoot.lab.report import write_report
+
+        write_report(self.runs, Path(path))
+        return Path(path)
+
+
+def trimmed(runs: Sequence[Run], epochs: int) -> list[Run]:
+    """Runs as they were after so many epochs (a folder may hold longer ones)."""
+    return [
+        Run(run.folder, {**run.config, "epochs": epochs}, [row for row in run.epochs if row["epoch"] <= epochs])
+        for run in runs
+    ]

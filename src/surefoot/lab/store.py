@@ -1,0 +1,261 @@
+"""Run folders: what a run was, what it measured, and how both survive a kill, a full disk or a second command.
+
+A run folder holds `config.json` (what was asked), `metrics.jsonl` (one JSON object per epoch), `checkpoint.pt`
+(to go on from) and, when user code raised, `error.txt`. The order of writes: an epoch's line is appended first,
+a checkpoint that contains it follows, so the metrics are never behind the checkpoint. After a kill the epochs
+between both are trained again; being deterministic they give the recorded lines, which therefore stay.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+#: Raised whenever the layout of a run folder changes.
+FORMAT = 1
+
+
+class StoreError(RuntimeError):
+    """A run folder that cannot be read or written; the message says which file, why and how to go on.
+
+    `fatal` tells that no other run could be written either: the disk is full or the folder read-only.
+    """
+
+    fatal = False
+
+
+class Busy(RuntimeError):
+    """Another command is working on this run."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One recorded run: an optimizer on a task with a seed.
+
+    >>> config = {"task": {"name": "toy"}, "optimizer": {"label": "Adam"}, "seed": 3, "epochs": 2}
+    >>> run = Run(Path("nowhere"), config, [{"epoch": 1, "train_loss": 0.5, "diverged": False}])
+    >>> run.label, run.seed, run.task, run.finished, run.diverged, run.error
+    ('Adam', 3, 'toy', False, False, None)
+    """
+
+    folder: Path
+    config: dict[str, Any]
+    epochs: list[dict[str, Any]]
+
+    @property
+    def label(self) -> str:
+        return str(self.config["optimizer"]["label"])
+
+    @property
+    def seed(self) -> int:
+        return int(self.config["seed"])
+
+    @property
+    def task(self) -> str:
+        return str(self.config["task"]["name"])
+
+    @property
+    def diverged(self) -> bool:
+        return bool(self.epochs) and bool(self.epochs[-1].get("diverged"))
+
+    @property
+    def finished(self) -> bool:
+        """Every epoch asked for is there, or the run diverged: both are results."""
+        return self.diverged or last_epoch(self.epochs) >= self.config["epochs"]
+
+    @property
+    def error(self) -> str | None:
+        """What user code raised, or None."""
+        try:
+            return (self.folder / "error.txt").read_text()
+        except OSError:
+            return None
+
+
+def last_epoch(rows: list[dict[str, Any]]) -> int:
+    """Number of the last recorded epoch, 0 when there is none.
+
+    >>> last_epoch([{"epoch": 1}, {"epoch": 2}])
+    2
+    """
+    return int(rows[-1]["epoch"]) if rows else 0
+
+
+def read_run(folder: Path) -> Run:
+    """Read one run folder; raises StoreError when it is damaged or of another version."""
+    config = read_config(folder)
+    rows, _ = read_metrics(folder / "metrics.jsonl")
+    return Run(folder, config, rows)
+
+
+def read_runs(root: Path | str) -> list[Run]:
+    """Read every run folder under `root`, in the order of the comparison: the baseline first."""
+    root = Path(root)
+    if not root.is_dir():
+        raise StoreError(f"{root} is not a folder; give the folder that 'surefoot compare --out' wrote to")
+    runs = []
+    for path in sorted(root.rglob("config.json")):
+        inside = path.parent.relative_to(root)
+        if not any(part.startswith(".") for part in inside.parts):
+            runs.append(read_run(path.parent))
+    runs.sort(key=lambda run: (run.task, run.config["optimizer"].get("position", 0), run.label, run.seed))
+    return runs
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """Read `config.json` of a run folder."""
+    path = folder / "config.json"
+    try:
+        config = json.loads(path.read_text())
+        found = config["format"]
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise StoreError(
+            f"{path} cannot be read ({error!r}); delete the folder {folder} to compute this run again"
+        ) from error
+    if found != FORMAT:
+        raise StoreError(
+            f"{folder} was written in format {found} and this surefoot reads format {FORMAT}; "
+            "choose another --out folder or use the surefoot version that wrote it"
+        )
+    return config
+
+
+def write_config(folder: Path, config: Mapping[str, Any]) -> None:
+    """Write `config.json` of a run folder."""
+    write_atomic(folder / "config.json", (json.dumps(config, indent=1, allow_nan=False) + "\n").encode())
+
+
+def read_metrics(path: Path) -> tuple[list[dict[str, Any]], int]:
+    """Read the complete lines of a metrics file: the rows, and how many bytes they take.
+
+    A last line without its end was being written when the process died and does not count.
+    """
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return [], 0
+    except OSError as error:
+        raise StoreError(f"{path} cannot be read: {error.strerror}") from error
+    size = data.rfind(b"\n") + 1
+    rows: list[dict[str, Any]] = []
+    for number, line in enumerate(data[:size].splitlines(), start=1):
+        try:
+            row = json.loads(line)
+            in_order = not rows or row["epoch"] == rows[-1]["epoch"] + 1
+        except (ValueError, KeyError, TypeError):
+            in_order = False
+        if not in_order:
+            raise StoreError(
+                f"{path} is damaged at line {number}; delete its folder {path.parent} to compute this run again"
+            )
+        rows.append(row)
+    return rows, size
+
+
+class MetricsLog:
+    """Appends epochs to `metrics.jsonl`, a whole line or nothing."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.rows, self._size = read_metrics(path)
+        with _explained(path):
+            self._file = open(path, "ab", buffering=0)  # noqa: SIM115: lives as long as the run
+            self._file.truncate(self._size)
+
+    def append(self, row: Mapping[str, Any]) -> None:
+        line = (json.dumps(row, allow_nan=False) + "\n").encode()
+        try:
+            written = self._file.write(line)
+            if written != len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError as error:
+            self._file.truncate(self._size)
+            raise explain(error, self.path) from error
+        self._size += len(line)
+        self.rows.append(dict(row))
+
+    def cut(self, epoch: int) -> None:
+        """Forget the epochs from `epoch` on."""
+        rows = [row for row in self.rows if row["epoch"] < epoch]
+        data = b"".join((json.dumps(row, allow_nan=False) + "\n").encode() for row in rows)
+        self._file.close()
+        write_atomic(self.path, data)
+        self.__init__(self.path)  # type: ignore[misc]
+
+    def sync(self) -> None:
+        with _explained(self.path):
+            os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def write_atomic(path: Path, data: bytes) -> None:
+    """Write a file so that after a kill at any moment it holds either the old content or the new."""
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    with _explained(path):
+        try:
+            with open(part, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(part, path)
+        except OSError:
+            part.unlink(missing_ok=True)
+            raise
+
+
+@contextmanager
+def open_folder(folder: Path, *, wait: bool = True) -> Iterator[None]:
+    """Hold a run folder alone, creating it when needed; another holder means waiting, or Busy with `wait=False`."""
+    import fcntl
+
+    with _explained(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if not wait:
+                    raise Busy(f"another command is working on {folder}") from None
+                time.sleep(0.1)
+        for part in folder.glob(".*.part"):  # left by a killed process
+            with _explained(part):
+                part.unlink()
+        yield
+    finally:
+        os.close(handle)
+
+
+def explain(error: OSError, path: Path) -> StoreError:
+    """The StoreError that says what an OSError on a run folder means and how to go on."""
+    advice = {
+        errno.ENOSPC: "free some space and run the same command again",
+        errno.EDQUOT: "free some space and run the same command again",
+        errno.EROFS: "choose another --out folder",
+        errno.EACCES: "choose an --out folder you may write to",
+        errno.EPERM: "choose an --out folder you may write to",
+        errno.ENOTDIR: "choose an --out folder that is not a file",
+        errno.EEXIST: "choose an --out folder that is not a file",
+    }.get(error.errno or 0, "run the same command again when this is repaired")
+    explained = StoreError(f"cannot write {path}: {error.strerror or error}; {advice}: what was recorded is kept")
+    explained.fatal = True
+    return explained
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise explain(error, path) from error

@@ -1,0 +1,74 @@
+"""What was seen of the loss: its running mean and spread, before the current reading.
+
+The weights are exponential and sum to one, so the mean and the std are those of the paper's bias-corrected
+``r`` and ``s``, in a form that does not cancel: a loss of 1e6 that wobbles by 1e-3 keeps its std. Every function
+takes plain floats (statistics on the host) or 0-d tensors (statistics on an accelerator) and returns the same kind.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+#: A float on the host, or a 0-d tensor on a device.
+Number = Any
+
+
+class Seen(NamedTuple):
+    """The statistics of one parameter group, and what they made of the last loss."""
+
+    count: Number = 0.0
+    mean: Number = 0.0
+    std: Number = 0.0
+    best: Number = math.inf
+    skipped: Number = 0.0
+    z: Number = 0.0
+    tilt: Number = 0.0
+    weight: Number = 1.0
+
+
+def blank() -> Tensor:
+    """The statistics before the first loss, as they are kept in a parameter group: one float64 vector."""
+    return pack(Seen())
+
+
+def pack(seen: Seen) -> Tensor:
+    """Put host statistics into the vector that a checkpoint keeps.
+
+    >>> unpack(pack(Seen(mean=2.0))).mean
+    2.0
+    """
+    return torch.tensor(seen, dtype=torch.float64)
+
+
+def unpack(vector: Tensor) -> Seen:
+    """Read the vector on the host (it must lie on the CPU, or this waits for the device)."""
+    return Seen(*vector.tolist())
+
+
+def observe(seen: Seen, loss: Number, beta: float) -> Seen:
+    """Take one more loss into the statistics.
+
+    ``a = (1 - beta) / (1 - beta**t)``, ``mean += a*d`` with ``d = loss - mean``, and
+    ``std = sqrt((1 - a) * (std**2 + a*d**2))``, where hypot squares nothing that could overflow or vanish.
+
+    >>> seen = observe(observe(Seen(), 1.0, 0.9), 3.0, 0.9)
+    >>> round(seen.mean, 4), round(seen.std, 4)
+    (2.0526, 0.9986)
+    """
+    count = seen.count + 1
+    share = (1 - beta) / (1 - beta**count)
+    distance = loss - seen.mean
+    mean = seen.mean + share * distance
+    if isinstance(mean, Tensor):
+        keep = (1 - share).clamp(min=0)
+        std = keep.sqrt() * torch.hypot(seen.std, share.sqrt() * distance)
+        best = torch.minimum(seen.best, mean)
+    else:
+        # math.sqrt of a Python float: tens of nanoseconds, in a path where a tensor operation costs microseconds.
+        std = math.sqrt(max(1 - share, 0.0)) * math.hypot(seen.std, math.sqrt(share) * distance)
+        best = min(seen.best, mean)
+    return seen._replace(count=count, mean=mean, std=std, best=best)

@@ -1,0 +1,225 @@
+"""LossAware: a torch optimizer that weights each gradient by how unusual the current loss is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar, overload
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.optimizer import ParamsT, _use_grad_for_differentiable
+
+from surefoot import checks, checkpoint, histories, readings
+from surefoot.engines.base import Engine
+from surefoot.moments import Number, Seen, blank, observe, pack, unpack
+from surefoot.noise import standard_normal, standard_normal_tensor
+from surefoot.reference import published_step
+from surefoot.rules import Rule, find_rule, weigh
+
+
+class LossAware(Optimizer):
+    """Rule x engine: what was seen of the loss gives the weight, the engine moves the parameters.
+
+    Subclasses set ``engine`` and ``rule``; their constructors say what may be set. The statistics of the loss live in the
+    parameter groups (key ``"seen"``), so every kind of checkpoint carries them.
+    """
+
+    engine: ClassVar[Engine]
+    rule: Rule
+
+    def __init__(
+        self, params: ParamsT, defaults: dict[str, Any], *, rule: str | Rule | None, process_group: Any
+    ) -> None:
+        if rule is not None:
+            self.rule = find_rule(rule)
+        if defaults.get("eta") is None:
+            defaults["eta"] = self.rule.eta
+        self.process_group = process_group
+        self._gathered = readings.Gathered()
+        super().__init__(params, defaults)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add parameters; a group that comes later starts from what was already seen of the loss."""
+        merged = {**self.defaults, **param_group}
+        checks.check_group(merged, self.engine, self.rule)
+        super().add_param_group(param_group)
+        group = self.param_groups[-1]
+        checks.check_params(group, self.engine, type(self).__name__)
+        if "seen" not in group:
+            group["seen"] = self.param_groups[0]["seen"].clone() if len(self.param_groups) > 1 else blank()
+
+    def record_loss(self, loss: Any, weight: float = 1) -> None:
+        """Hand over a micro-batch's loss; the next step uses the weighted mean of what was recorded for it.
+
+        Args:
+            loss: a number or a one-element tensor (it stays on its device; nothing waits for it).
+            weight: the micro-batch's share, such as its number of samples.
+        """
+        self._gathered.add(readings.as_scalar(loss, who=type(self).__name__), readings.check_mass(weight))
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Clear the gradients, and let go of losses whose step was skipped."""
+        self._gathered.open_window()
+        super().zero_grad(set_to_none)
+
+    @overload
+    def step(self, closure: None = None, *, loss: Any = None) -> None: ...
+
+    @overload
+    def step(self, closure: Callable[[], Any], *, loss: Any = None) -> Any: ...
+
+    @_use_grad_for_differentiable
+    def step(self, closure: Callable[[], Any] | None = None, *, loss: Any = None) -> Any:
+        """Take one step, weighted by the loss it is given.
+
+        Args:
+            closure: computes the loss and the gradients again, and returns the loss.
+            loss: the loss whose gradients these are; wins over recorded losses, which win over the closure's value.
+        """
+        returned = None
+        if closure is not None:
+            with torch.enable_grad():
+                returned = closure()
+        reading = self._reading(loss, returned)
+        if reading is None:
+            checks.only_creates_state(self, closure)
+            for group in self.param_groups:
+                self._init_group(group, [], [], [], on_device=bool(group["capturable"]))
+            return returned
+        checks.check_gradients(self)
+        for index, group in enumerate(self.param_groups):
+            # What is maximized is a loss turned around, so that pessimism stays pessimism.
+            value = -reading if group["maximize"] else reading
+            if self._lives_on_device(group, reading):
+                self._step_on_device(index, group, value)
+            else:
+                self._step_on_host(index, group, value)
+        return returned
+
+    def confidence(self) -> list[dict[str, Tensor]]:
+        """What was seen of the loss and made of it, one dict per group: mean, std, z, tilt, weight, skipped.
+
+        The values are 0-d tensors where the statistics live; ``float()`` reads one.
+        """
+        names = ("mean", "std", "z", "tilt", "weight", "skipped")
+        every = [Seen(*group["seen"].clone().unbind()) for group in self.param_groups]
+        return [{name: getattr(seen, name) for name in names} for seen in every]
+
+    def _reading(self, loss: Any, returned: Any) -> Number | None:
+        """The loss of this step, averaged over ranks: a float on the host or a tensor on its device."""
+        recorded = self._gathered.take()
+        given = loss if loss is not None else (returned if recorded is None else None)
+        if given is not None:
+            recorded = (readings.as_scalar(given, who=type(self).__name__), 1.0)
+        if recorded is None:
+            return None
+        groups = self.param_groups
+        reading = readings.average(*recorded, self.process_group, groups[0]["params"][0].device)
+        stays = any(g["capturable"] for g in groups) or torch.compiler.is_compiling()
+        if isinstance(reading, Tensor) and reading.device.type == "cpu" and not stays:
+            reading = reading.item()
+        return reading
+
+    def _lives_on_device(self, group: dict[str, Any], reading: Number) -> bool:
+        return bool(group["capturable"]) or isinstance(reading, Tensor) or group["seen"].device.type != "cpu"
+
+    def _loss_beta(self, group: dict[str, Any]) -> float:
+        return self.engine.momentum(group) if group["loss_beta"] is None else group["loss_beta"]
+
+    def _step_on_host(self, index: int, group: dict[str, Any], loss: float) -> None:
+        seen = unpack(group["seen"])
+        if not checks.is_fine_on_host(group, loss, type(self).__name__):
+            group["seen"] = pack(seen._replace(skipped=seen.skipped + 1))
+            return
+        noise = standard_normal(group["seed"], int(seen.count), index) if self.rule.uses_noise else 0.0
+        if group["reference"]:
+            seen = published_step(self, index, group, loss, seen)
+        else:
+            seen = weigh(self.rule, seen, loss, group["eta"], noise, group["weighting"])
+            params, grads, steps, lists = self._lists(group, on_device=False)
+            path = checks.choose_path(group, self.engine, params)
+            for members in histories.bucket(self.engine, group, params, grads, steps, lists, on_device=False):
+                self.engine.update(members, group, seen.weight, 1, path)
+        group["seen"] = pack(observe(seen, loss, self._loss_beta(group)))
+
+    def _step_on_device(self, index: int, group: dict[str, Any], loss: Number) -> None:
+        home = loss.device if isinstance(loss, Tensor) else group["seen"].device
+        dtype = torch.float32 if home.type == "mps" else torch.float64
+        if group["seen"].device != home or group["seen"].dtype != dtype:
+            group["seen"] = group["seen"].to(home, dtype)
+        loss = torch.as_tensor(loss, dtype=dtype, device=home)
+        seen = Seen(*group["seen"].clone().unbind())
+        proceed = checks.is_fine_on_device(group, loss, type(self).__name__)
+        safe = torch.where(proceed, loss, seen.mean)
+        noise = standard_normal_tensor(group["seed"], seen.count, index) if self.rule.uses_noise else 0.0
+        after = weigh(self.rule, seen, safe, group["eta"], noise, group["weighting"])
+        weight = torch.as_tensor(after.weight, dtype=dtype, device=home)
+        params, grads, steps, lists = self._lists(group, on_device=True)
+        path = checks.choose_path(group, self.engine, params)
+        compiling = torch.compiler.is_compiling()
+        for members in histories.bucket(
+            self.engine, group, params, grads, steps, lists, on_device=True, singly=compiling
+        ):
+            target = members.params[0].device
+            self.engine.update(members, group, weight.to(target), proceed.to(target), path)
+        after = observe(after, safe, self._loss_beta(group))
+        stacked = torch.stack([torch.as_tensor(x, dtype=dtype, device=home) for x in after])
+        kept = group["seen"].clone()
+        kept[Seen._fields.index("skipped")] += 1
+        group["seen"].copy_(torch.where(proceed, stacked, kept))
+
+    def _lists(
+        self, group: dict[str, Any], *, on_device: bool
+    ) -> tuple[list[Tensor], list[Tensor], list[Tensor], list[list[Tensor]]]:
+        """Collect what has a gradient: parameters, gradients, step counters and the engine's state, in step."""
+        params: list[Tensor] = []
+        grads: list[Tensor] = []
+        steps: list[Tensor] = []
+        lists: list[list[Tensor]] = [[] for _ in histories.names(self.engine, group, on_device)]
+        self._init_group(
+            group, params, grads, steps, *lists, on_device=on_device, apart=torch.compiler.is_compiling()
+        )
+        return params, grads, steps, lists
+
+    def _init_group(
+        self,
+        group: dict[str, Any],
+        params: list[Tensor],
+        grads: list[Tensor],
+        steps: list[Tensor],
+        *lists: list[Tensor],
+        on_device: bool = False,
+        apart: bool = False,
+    ) -> None:
+        """Create state where it is missing and fill the lists. torch.compile runs this by its name, outside the graph."""
+        histories.prepare(self.engine, self.state, group, on_device=on_device, apart=apart)
+        wanted = histories.names(self.engine, group, on_device)
+        for p in group["params"]:
+            if p.grad is not None:
+                state = self.state[p]
+                params.append(p)
+                grads.append(p.grad)
+                steps.append(state["step"])
+                for name, tensors in zip(wanted, lists):
+                    tensors.append(state[name])
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load a checkpoint: this optimizer's, an older one that lacks something, or a plain torch optimizer's."""
+        complete = checkpoint.completed(state_dict, self)
+        super().load_state_dict(complete)
+        checkpoint.restore_scalars(self, complete)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A process group cannot be pickled; the copy averages over the default group until told otherwise.
+        return {**super().__getstate__(), "rule": self.rule}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        if not hasattr(self, "_gathered"):
+            self._gathered = readings.Gathered()
+            self.process_group = None
+        for group in self.param_groups:
+            for key, value in self.defaults.items():
+                group.setdefault(key, value)
+            group.setdefault("seen", blank())

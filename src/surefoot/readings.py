@@ -1,0 +1,98 @@
+"""How the loss gets in: what counts as a loss, micro-batches gathered until the next step, the average over ranks."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from surefoot.moments import Number
+
+THREE_WAYS = (
+    "pass it as step(loss=loss), return it from the closure of step(closure), or hand over each micro-batch's loss with "
+    "record_loss(loss) before step()"
+)
+
+
+def as_scalar(loss: Any, *, who: str) -> Number:
+    """Turn a loss into a float, or into a detached 0-d tensor that stays on its device.
+
+    >>> as_scalar(torch.tensor([2.5], requires_grad=True), who="AdamS").item()
+    2.5
+    """
+    if isinstance(loss, Tensor):
+        if loss.numel() != 1:
+            what = "is empty" if loss.numel() == 0 else f"has {loss.numel()} elements"
+            raise ValueError(
+                f"{who} needs one number as the loss, but the tensor {what} (shape {tuple(loss.shape)}); "
+                "reduce it first, for example with loss.mean()"
+            )
+        if loss.is_complex():
+            raise ValueError(f"{who} needs a real loss, but got {loss.dtype}; pass its real part or its abs()")
+        loss = loss.detach()
+        loss = loss.full_tensor() if hasattr(loss, "full_tensor") else loss
+        return loss.reshape(()) if loss.is_floating_point() else loss.reshape(()).to(torch.float32)
+    try:
+        return float(loss)
+    except (TypeError, ValueError) as error:
+        raise TypeError(
+            f"{who} needs the loss as a number or a tensor with one element, but got {type(loss).__name__}: {loss!r}"
+        ) from error
+
+
+class Gathered:
+    """Losses recorded since the last step, as a weighted sum on their own device.
+
+    A step that never came (GradScaler skips one on overflow) must not leave its losses to the next: `zero_grad` opens a
+    new window, and a step reads the newest window that holds anything.
+    """
+
+    def __init__(self) -> None:
+        self.windows: list[tuple[Number, float]] = [(0.0, 0.0), (0.0, 0.0)]
+
+    def add(self, loss: Number, weight: float) -> None:
+        """Take one micro-batch in."""
+        total, mass = self.windows[1]
+        self.windows[1] = (total + weight * loss, mass + weight)
+
+    def open_window(self) -> None:
+        """Gradients were cleared."""
+        if self.windows[1][1] or self.windows[0][1]:
+            self.windows = [self.windows[1], (0.0, 0.0)]
+
+    def take(self) -> tuple[Number, float] | None:
+        """The sum and the mass of what was recorded for this step, or None; nothing stays behind."""
+        newest = next((w for w in reversed(self.windows) if w[1]), None)
+        self.clear()
+        return newest
+
+    def clear(self) -> None:
+        """Forget what was recorded."""
+        self.windows = [(0.0, 0.0), (0.0, 0.0)]
+
+
+def check_mass(weight: float) -> float:
+    """Refuse a micro-batch weight that has no meaning."""
+    if not (isinstance(weight, (int, float)) and 0 < weight < math.inf):
+        raise ValueError(f"record_loss needs a positive, finite weight, but got {weight!r}; pass the number of samples")
+    return float(weight)
+
+
+def average(total: Number, mass: float, group: Any, device: torch.device) -> Number:
+    """The mean loss, over all ranks where training is distributed: otherwise replicas would drift apart."""
+    if group is False or not (dist.is_available() and dist.is_initialized()):
+        return total / mass
+    size = dist.get_world_size(group)
+    if size <= 1:
+        return total / mass
+    on_host = not isinstance(total, Tensor)
+    if on_host:  # gloo reduces on the CPU, NCCL only on its device
+        home = torch.device("cpu") if "gloo" in str(dist.get_backend(group)) else device
+        pair = torch.tensor([total, mass], dtype=torch.float64, device=home)
+    else:
+        pair = torch.stack([total.double(), torch.full_like(total, mass, dtype=torch.float64)])
+    dist.all_reduce(pair, group=group)
+    return pair[0].item() / pair[1].item() if on_host else pair[0] / pair[1]

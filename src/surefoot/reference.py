@@ -1,0 +1,190 @@
+"""The paper's algorithms line by line: slow, plain, one tensor after the other.
+
+``Reference`` is the oracle that the fast paths are tested against, in float64. ``published_step`` is what
+``reference=True`` runs: the recipe as it was published, which differs from Surefoot's defaults in three places (the
+signed weight while there is no spread, one noise draw per tensor, eps added before bias correction).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from surefoot.moments import Seen
+from surefoot.noise import standard_normal
+
+if TYPE_CHECKING:
+    from surefoot.optimizer import LossAware
+
+
+def paper_weight(rule: str, loss: float, mu: float, sigma: float, eta: float, noise: float) -> float:
+    """The bracket of Algorithm 2 and of its two siblings.
+
+    >>> paper_weight("ucb", 2.0, 1.0, 0.5, 0.1, 0.0)
+    0.6
+    """
+    if rule == "plain":
+        return sigma
+    if rule == "ucb":
+        return sigma + eta * (loss - mu)
+    if rule == "cb":
+        return sigma * abs(mu) - (eta * abs(mu) - sigma) * (loss - mu)
+    if rule == "s":
+        return sigma + (eta * noise) * (loss - mu)
+    raise ValueError(f"the paper has no rule {rule!r}; reference=True goes with ucb, cb and s")
+
+
+def algorithm_1(theta: Tensor, g: Tensor, m: Tensor, t: int, lr: float, beta: float) -> None:
+    """SGD with momentum and bias correction."""
+    m.mul_(beta).add_((1 - beta) * g)
+    m_hat = m / (1 - beta**t)
+    theta.sub_(lr * m_hat)
+
+
+def algorithm_2(
+    theta: Tensor,
+    g: Tensor,
+    m: Tensor,
+    v: Tensor,
+    t: int,
+    lr: float,
+    betas: tuple[float, float],
+    eps: float,
+    *,
+    eps_first: bool = False,
+    largest: Tensor | None = None,
+) -> None:
+    """Adam on the weighted gradient; ``eps_first`` adds eps before bias correction, as the published code does."""
+    beta1, beta2 = betas
+    m.mul_(beta1).add_((1 - beta1) * g)
+    v.mul_(beta2).add_((1 - beta2) * g**2)
+    if largest is not None:
+        largest.copy_(torch.maximum(largest, v))
+        v = largest
+    m_hat = m / (1 - beta1**t)
+    if eps_first:
+        theta.sub_(lr * m_hat * math.sqrt(1 - beta2**t) / (v.sqrt() + eps))
+        return
+    v_hat = v / (1 - beta2**t)
+    theta.sub_(lr * m_hat / (v_hat.sqrt() + eps))
+
+
+def published_step(optimizer: LossAware, index: int, group: dict[str, Any], loss: float, seen: Seen) -> Seen:
+    """One step of the published recipe on the optimizer's own state; returns what was seen with the last weight."""
+    beta = optimizer._loss_beta(group)
+    mass = 1 - beta**seen.count
+    mu = seen.mean * mass / (mass + group.get("eps", 1e-8))
+    square = (seen.std**2 + seen.mean**2) * mass / (mass + group.get("eps", 1e-8))
+    sigma = math.sqrt(max(square - mu**2, 0.0))
+    weight = 0.0
+    params, grads, steps, lists = optimizer._lists(group, on_device=True)
+    for i, (theta, g) in enumerate(zip(params, grads)):
+        # One draw per tensor: tensors are numbered on from a million, clear of the parameter groups' own streams.
+        noise = standard_normal(group["seed"], int(seen.count), 1_000_000 * (index + 1) + i)
+        weight = paper_weight(optimizer.rule.name, loss, mu, sigma, group["eta"], noise)
+        g = -g if group["maximize"] else g
+        if group["decoupled_weight_decay"]:
+            theta.mul_(1 - float(group["lr"]) * group["weight_decay"])
+        else:
+            g = g + group["weight_decay"] * theta
+        steps[i] += 1
+        _update(optimizer.engine.name, group, theta, weight * g, [column[i] for column in lists], steps[i])
+    flat = sigma == 0
+    z = 0.0 if flat else (loss - mu) / sigma
+    tilt = 0.0 if flat or z == 0 else (weight / sigma - 1) / z
+    return seen._replace(z=z, tilt=tilt, weight=weight)
+
+
+def _update(
+    engine: str, group: dict[str, Any], theta: Tensor, g: Tensor, kept: list[Tensor], step: Tensor
+) -> None:
+    lr, t = float(group["lr"]), int(step.item())
+    if engine == "momentum":
+        algorithm_1(theta, g, kept[0], t, lr, group["momentum"])
+    else:
+        betas = (float(group["betas"][0]), float(group["betas"][1]))
+        algorithm_2(theta, g, kept[0], kept[1], t, lr, betas, group["eps"], eps_first=True)
+
+
+class Reference:
+    """The oracle: Surefoot's defaults in float64, from the paper's own r and s, with nothing clever in between.
+
+    >>> theta = torch.zeros(2, dtype=torch.float64)
+    >>> oracle = Reference([theta], rule="ucb", eta=0.1, lr=0.5)
+    >>> oracle.step([torch.ones(2, dtype=torch.float64)], loss=2.0)
+    >>> [round(x, 6) for x in theta.tolist()]
+    [-0.5, -0.5]
+    """
+
+    def __init__(
+        self,
+        thetas: list[Tensor],
+        *,
+        rule: str,
+        eta: float,
+        lr: float,
+        engine: str = "adam",
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        decoupled: bool = False,
+        maximize: bool = False,
+        amsgrad: bool = False,
+        weighting: str = "paper",
+        seed: int = 0,
+        weights: list[float] | None = None,
+    ) -> None:
+        self.thetas, self.rule, self.eta, self.lr, self.engine = thetas, rule, eta, lr, engine
+        self.betas, self.eps, self.weight_decay, self.decoupled = betas, eps, weight_decay, decoupled
+        self.maximize, self.weighting, self.seed, self.weights = maximize, weighting, seed, weights
+        self.m = [torch.zeros_like(x) for x in thetas]
+        self.v = [torch.zeros_like(x) for x in thetas]
+        self.largest = [torch.zeros_like(x) if amsgrad else None for x in thetas]
+        self.t = [0] * len(thetas)
+        self.losses: list[float] = []
+
+    def weight_of(self, loss: float) -> float:
+        """The weight of the next gradient, from the paper's r and s over all losses before it."""
+        beta, before = self.betas[0], self.losses
+        r = sum((1 - beta) * beta ** (len(before) - 1 - k) * x for k, x in enumerate(before))
+        mass = 1 - beta ** len(before)
+        mu = r / mass if before else 0.0
+        # The paper's s/mass - mu**2, summed about the mean because float64 would cancel for large losses.
+        s = sum((1 - beta) * beta ** (len(before) - 1 - k) * (x - mu) ** 2 for k, x in enumerate(before))
+        sigma = math.sqrt(s / mass) if len(before) > 1 else 0.0
+        noise = standard_normal(self.seed, len(before), 0)
+        if self.weighting == "unit":
+            tilt = {"plain": 0.0, "ucb": self.eta, "s": self.eta * noise}.get(self.rule)
+            if tilt is None:
+                tilt = sigma / abs(mu) - self.eta if before and mu else self.eta
+            return 1 + tilt * (loss - mu) / sigma if sigma else 1.0
+        if not before and self.rule == "cb":
+            return abs(self.eta * loss)
+        weight = paper_weight(self.rule, loss, mu, sigma, self.eta, noise)
+        return weight if sigma else abs(weight)
+
+    def step(self, grads: list[Tensor | None], loss: float) -> None:
+        """One step over all tensors that have a gradient."""
+        loss = -loss if self.maximize else loss
+        weight = self.weights[len(self.losses)] if self.weights else self.weight_of(loss)
+        for i, (theta, grad) in enumerate(zip(self.thetas, grads)):
+            if grad is None:
+                continue
+            self.t[i] += 1
+            g = -grad if self.maximize else grad
+            if self.decoupled:
+                theta.mul_(1 - self.lr * self.weight_decay)
+            else:
+                g = g + self.weight_decay * theta
+            g = weight * g
+            if self.engine == "momentum":
+                algorithm_1(theta, g, self.m[i], self.t[i], self.lr, self.betas[0])
+            else:
+                algorithm_2(
+                    theta, g, self.m[i], self.v[i], self.t[i], self.lr, self.betas, self.eps, largest=self.largest[i]
+                )
+        self.losses.append(loss)
+

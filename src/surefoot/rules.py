@@ -1,0 +1,168 @@
+"""Rules: from what was seen of the loss to the tilt, and from the tilt to the weight of the current gradient.
+
+For an objective ``a(mean, std)`` the gradient of every mini-batch is weighted by ``scale * (1 + tilt * z)`` with
+``tilt = a_std / a_mean`` and ``z = (loss - mean) / std``. A rule is one function; adding it to ``RULES`` puts it under
+every test that sweeps the table.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from surefoot.moments import Number, Seen
+
+Weighting = Literal["paper", "unit"]
+Lean = tuple[Number, Number]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A member of the family.
+
+    ``lean(seen, eta, noise)`` returns ``(tilt * factor, factor)``: the factor lets a rule say a tilt that would divide
+    by zero (CB divides by the mean). The paper's scale is ``factor * std``. ``eta`` is the default, ``check`` says in
+    words which eta is allowed.
+    """
+
+    name: str
+    lean: Callable[[Seen, float, Number], Lean]
+    eta: float
+    uses_noise: bool = False
+    allowed: Callable[[float], bool] = math.isfinite
+    allowed_words: str = "a finite number"
+
+    def check(self, eta: float) -> None:
+        """Refuse an eta the rule has no meaning for."""
+        if not self.allowed(eta):
+            raise ValueError(f"Invalid eta value: {eta}; the {self.name} rule takes {self.allowed_words}")
+
+
+def where(condition: Number, then: Number, otherwise: Number) -> Number:
+    """Choose on the host or on the device."""
+    if not isinstance(condition, Tensor):
+        return then if condition else otherwise
+    return torch.where(condition, then, otherwise)
+
+
+def weigh(rule: Rule, seen: Seen, loss: Number, eta: float, noise: Number, weighting: Weighting) -> Seen:
+    """Work out z, tilt and weight of the current loss from what was seen before it.
+
+    >>> seen = Seen(count=9.0, mean=1.0, std=0.5)
+    >>> weigh(RULES["ucb"], seen, 2.0, 0.1, 0.0, "unit").weight
+    1.2
+    >>> weigh(RULES["ucb"], seen, 2.0, 0.1, 0.0, "paper").weight
+    0.6
+    """
+    flat = seen.std == 0
+    distance = loss - seen.mean
+    lean, factor = rule.lean(seen, eta, noise)
+    tilt = lean / (factor + (factor == 0))
+    z = where(flat, distance * 0.0, distance / (seen.std + flat))
+    if weighting == "unit":
+        weight = 1 + tilt * z
+    else:
+        # Never divides by the std. While there is no spread the sign says nothing about the ground: the magnitude
+        # keeps the first step from climbing.
+        weight = factor * seen.std + lean * distance
+        weight = where(flat, abs(weight), weight)
+    return seen._replace(z=z, tilt=tilt, weight=weight)
+
+
+def _plain(seen: Seen, eta: float, noise: Number) -> Lean:
+    return 0.0, 1.0
+
+
+def _ucb(seen: Seen, eta: float, noise: Number) -> Lean:
+    return eta, 1.0
+
+
+def _cb(seen: Seen, eta: float, noise: Number) -> Lean:
+    # Before the first loss there is no relative spread: the upper bound's form stands in.
+    first = seen.count == 0
+    size = abs(seen.mean)
+    return where(first, eta + 0.0 * size, seen.std - eta * size), where(first, 1.0 + 0.0 * size, size)
+
+
+def _s(seen: Seen, eta: float, noise: Number) -> Lean:
+    return eta * noise, 1.0
+
+
+def _shortfall(seen: Seen, eta: float) -> Number:
+    """How far, in std, the mean lies below the best mean so far less the margin (0 while nothing was seen)."""
+    best = where(seen.count == 0, seen.mean, seen.best)
+    return (best - eta - seen.mean) / (seen.std + (seen.std == 0))
+
+
+def _pi(seen: Seen, eta: float, noise: Number) -> Lean:
+    return where(seen.std == 0, 1.0 + 0.0 * seen.mean, _shortfall(seen, eta)), 1.0
+
+
+def _ei(seen: Seen, eta: float, noise: Number) -> Lean:
+    return where(seen.std == 0, 1.0 + 0.0 * seen.mean, -_inverse_mills(_shortfall(seen, eta))), 1.0
+
+
+def _cvar(seen: Seen, eta: float, noise: Number) -> Lean:
+    quantile = torch.special.ndtri(torch.tensor(eta, dtype=torch.float64)).item() if eta > 0 else -math.inf
+    return math.exp(-0.5 * quantile**2) / math.sqrt(2 * math.pi) / (1 - eta), 1.0
+
+
+def _inverse_mills(u: Number) -> Number:
+    """pdf(u) / cdf(u), without the 0/0 far in the lower tail."""
+    if isinstance(u, Tensor):
+        return torch.exp(-0.5 * u * u - 0.5 * math.log(2 * math.pi) - torch.special.log_ndtr(u))
+    if u < -30:  # the asymptotic series, whose next term is below 1e-9 here; erfc would soon be zero
+        return -u - 1 / u + 2 / u**3 - 10 / u**5
+    return math.exp(-0.5 * u * u) / math.sqrt(2 * math.pi) / (0.5 * math.erfc(-u / math.sqrt(2)))
+
+
+RULES: dict[str, Rule] = {
+    "plain": Rule("plain", _plain, eta=0.0),
+    "ucb": Rule("ucb", _ucb, eta=0.01),
+    "cb": Rule("cb", _cb, eta=1e-4),
+    "s": Rule("s", _s, eta=1e-4, uses_noise=True, allowed=lambda x: 0 <= x < math.inf,
+              allowed_words="the standard deviation of its noise, a finite number that is not negative"),
+    "pi": Rule("pi", _pi, eta=0.0),
+    "ei": Rule("ei", _ei, eta=0.0),
+    "cvar": Rule("cvar", _cvar, eta=0.5, allowed=lambda x: 0 <= x < 1,
+                 allowed_words="the share of batches left out, at least 0 and below 1"),
+}  # fmt: skip
+
+
+def from_objective(objective: Callable[[Tensor, Tensor, float], Tensor], *, eta: float = 0.0) -> Rule:
+    """Make a rule of any objective ``a(mean, std, eta)``: its tilt is ``a_std / a_mean``, by autograd.
+
+    >>> rule = from_objective(lambda mean, std, eta: mean + eta * std**2, eta=0.5)
+    >>> rule.lean(Seen(count=9.0, mean=1.0, std=2.0), 0.5, 0.0)
+    (2.0, 1.0)
+    """
+
+    def lean(seen: Seen, eta: float, noise: Number) -> Lean:
+        on_host = not isinstance(seen.mean, Tensor)
+        with torch.enable_grad():
+            mean, std = (torch.as_tensor(x, dtype=torch.float64).detach().requires_grad_() for x in seen[1:3])
+            by_mean, by_std = torch.autograd.grad(
+                objective(mean, std, eta), (mean, std), allow_unused=True, materialize_grads=True
+            )
+        tilt = by_std / by_mean
+        return (tilt.item() if on_host else tilt), 1.0
+
+    return Rule(getattr(objective, "__name__", "objective"), lean, eta=eta)
+
+
+def find_rule(rule: str | Rule) -> Rule:
+    """Look a rule up by name; a Rule passes through.
+
+    >>> find_rule("UCB").name
+    'ucb'
+    """
+    if isinstance(rule, Rule):
+        return rule
+    if rule.lower() not in RULES:
+        raise ValueError(f"Unknown rule {rule!r}; take one of {', '.join(RULES)} or a surefoot.rules.Rule")
+    return RULES[rule.lower()]

@@ -1,0 +1,55 @@
+"""Schedules for eta, the way torch's schedulers treat the learning rate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch.optim import Optimizer
+
+
+class EtaSchedule:
+    """Multiply each group's initial eta by ``factor(step)``.
+
+    Args:
+        optimizer: any Surefoot optimizer (its groups have an ``eta``).
+        factor: a function from the number of ``step()`` calls so far to a factor, or one per group.
+
+    >>> import torch, surefoot
+    >>> opt = surefoot.AdamUCB([torch.zeros(1, requires_grad=True)], eta=0.1)
+    >>> schedule = EtaSchedule(opt, lambda step: 0.5**step)
+    >>> schedule.step(); opt.param_groups[0]["eta"]
+    0.05
+    """
+
+    def __init__(
+        self, optimizer: Optimizer, factor: Callable[[int], float] | Sequence[Callable[[int], float]]
+    ) -> None:
+        groups = optimizer.param_groups
+        if not all("eta" in group for group in groups):
+            raise TypeError(f"{type(optimizer).__name__} has no eta to schedule; use a Surefoot optimizer")
+        self.optimizer = optimizer
+        self.factors = [factor] * len(groups) if callable(factor) else list(factor)
+        if len(self.factors) != len(groups):
+            raise ValueError(f"{len(self.factors)} factors for {len(groups)} parameter groups; give one, or one per group")
+        self.initial = [group["eta"] for group in groups]
+        self.last_step = 0
+        self._apply()
+
+    def _apply(self) -> None:
+        for group, eta, factor in zip(self.optimizer.param_groups, self.initial, self.factors):
+            group["eta"] = eta * factor(self.last_step)
+
+    def step(self) -> None:
+        """Move on by one step and set every group's eta."""
+        self.last_step += 1
+        self._apply()
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint needs; the functions stay in the code."""
+        return {"last_step": self.last_step, "initial": self.initial}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a checkpoint."""
+        self.last_step, self.initial = state["last_step"], list(state["initial"])
+        self._apply()
