@@ -84,8 +84,9 @@ class Contestant:
         """
         accepted = _accepted(self.cls)
         options = {name: value for name, value in defaults.items() if name in accepted and value is not None}
-        if "eta" in accepted and accepted["eta"] is not inspect.Parameter.empty:
-            options["eta"] = accepted["eta"]
+        eta = getattr(getattr(self.cls, "rule", None), "eta", None)
+        if "eta" in accepted and eta is not None and "rule" not in self.kwargs:
+            options["eta"] = eta  # recorded, so that runs with a default eta take their place among the others
         fast = {"fused", "foreach", "differentiable"}
         if self.class_path.startswith("torch.") and "fused" in accepted and not fast & set(self.kwargs):
             options["fused"] = True
