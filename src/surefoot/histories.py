@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from surefoot.engines.base import Engine, Members
+from surefoot.engines.base import Engine, Members, wide
 
 States = MutableMapping[Tensor, dict[str, Any]]
 
@@ -58,16 +58,12 @@ def _new_scalars(engine: Engine, p: Tensor, on_device: bool) -> dict[str, Tensor
     home = p.device if on_device else torch.device("cpu")
     scalars = {"step": torch.zeros((), dtype=torch.float32, device=home)}
     for name in _scalar_names(engine, on_device):
-        scalars[name] = torch.full((), engine.scalars[name], dtype=_wide(home), device=home)
+        scalars[name] = torch.full((), engine.scalars[name], dtype=wide(home), device=home)
     return scalars
 
 
 def _zeros(p: Tensor) -> Tensor:
     return torch.zeros_like(p, memory_format=torch.preserve_format)
-
-
-def _wide(device: torch.device) -> torch.dtype:
-    return torch.float32 if device.type == "mps" else torch.float64
 
 
 def _settle(
@@ -96,7 +92,7 @@ def _settle(
         if id(step) not in moved or apart:
             home = p.device if on_device else torch.device("cpu")
             moved[id(step)] = {"step": step.to(home, torch.float32, copy=True)} | {
-                name: torch.as_tensor(state.get(name, 1.0)).to(home, _wide(home), copy=True)
+                name: torch.as_tensor(state.get(name, 1.0)).to(home, wide(home), copy=True)
                 for name in _scalar_names(engine, on_device)
             }
         if wrong_units and on_device:

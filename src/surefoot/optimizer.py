@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT, _use_grad_for_differentiable
 
 from surefoot import checks, checkpoint, histories, readings
-from surefoot.engines.base import Engine
+from surefoot.engines.base import Engine, wide
 from surefoot.moments import Number, Seen, blank, observe, pack, unpack
 from surefoot.noise import standard_normal, standard_normal_tensor
 from surefoot.reference import published_step
@@ -145,7 +145,7 @@ class LossAware(Optimizer):
 
     def _step_on_device(self, index: int, group: dict[str, Any], loss: Number) -> None:
         home = loss.device if isinstance(loss, Tensor) else group["seen"].device
-        dtype = torch.float32 if home.type == "mps" else torch.float64
+        dtype = wide(home)
         if group["seen"].device != home or group["seen"].dtype != dtype:
             group["seen"] = group["seen"].to(home, dtype)
         loss = torch.as_tensor(loss, dtype=dtype, device=home)

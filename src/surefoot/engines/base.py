@@ -88,15 +88,23 @@ def decay_decoupled(members: Members, group: dict[str, Any], lr: Number, proceed
 
 def keep(beta: Number, proceed: Number) -> Number:
     """The decay of a moment, or 1 where the step is skipped."""
-    return torch.where(proceed, beta, 1.0) if isinstance(proceed, Tensor) else beta
+    if not isinstance(proceed, Tensor):
+        return beta
+    # A 0-d tensor does not widen what it multiplies, but as float32 it would round the decay itself.
+    return torch.where(proceed, torch.as_tensor(beta, dtype=wide(proceed.device), device=proceed.device), 1.0)
 
 
 def counted(members: Members, proceed: Number) -> Number:
     """Count the step and return its number: a float on the host, a tensor (at least 1) on the device."""
     members.step.add_(proceed)
     if isinstance(proceed, Tensor):
-        return members.step.clamp(min=1).to(torch.float32 if members.step.device.type == "mps" else torch.float64)
+        return members.step.clamp(min=1).to(wide(members.step.device))
     return members.step.item()
+
+
+def wide(device: torch.device) -> torch.dtype:
+    """The widest float of a device."""
+    return torch.float32 if device.type == "mps" else torch.float64
 
 
 def root(x: Number) -> Number:
