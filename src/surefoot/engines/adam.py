@@ -11,6 +11,7 @@ from torch import Tensor
 from surefoot.engines.base import (
     Engine,
     Members,
+    applied,
     counted,
     decay_decoupled,
     descent,
@@ -74,7 +75,7 @@ class Adam(Engine):
         lr, t = group["lr"], counted(members, proceed)
         decay_decoupled(members, group, lr, proceed, ops)
         _moments(members, h, ops, (keep(beta1, proceed), 1 - beta1), (keep(beta2, proceed), 1 - beta2))
-        step_size = lr * proceed / (1 - beta1**t)
+        step_size = applied(lr, proceed) / (1 - beta1**t)
         _move(members, group, ops, step_size, 1 / root(1 - beta2**t), 1.0)
 
 

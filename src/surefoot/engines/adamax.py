@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from surefoot.engines.base import Engine, Members, counted, decay_decoupled, keep, ops_of, weighted
+from surefoot.engines.base import Engine, Members, applied, counted, decay_decoupled, keep, ops_of, weighted
 from surefoot.engines.lists import add_scaled
 from surefoot.moments import Number
 
@@ -29,4 +29,4 @@ class AdaMax(Engine):
         sizes = ops.abs(h)
         ops.add_(sizes, group["eps"])
         ops.maximum_(largest, sizes)
-        add_scaled(ops, members.params, ops.div(averages, largest), -lr * proceed / (1 - beta1**t))
+        add_scaled(ops, members.params, ops.div(averages, largest), -applied(lr, proceed) / (1 - beta1**t))

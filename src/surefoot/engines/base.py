@@ -83,15 +83,24 @@ def weighted(members: Members, group: dict[str, Any], weight: Number, proceed: N
 def decay_decoupled(members: Members, group: dict[str, Any], lr: Number, proceed: Number, ops: Any) -> None:
     """AdamW's decay: shrink the parameters themselves, by lr * weight_decay."""
     if group.get("decoupled_weight_decay") and group["weight_decay"]:
-        ops.mul_(members.params, 1 - lr * proceed * group["weight_decay"])
+        ops.mul_(members.params, 1 - applied(lr, proceed) * group["weight_decay"])
 
 
 def keep(beta: Number, proceed: Number) -> Number:
     """The decay of a moment, or 1 where the step is skipped."""
+    return _choose(beta, proceed, 1.0)
+
+
+def applied(amount: Number, proceed: Number) -> Number:
+    """An amount to move by, or 0 where the step is skipped."""
+    return _choose(amount, proceed, 0.0)
+
+
+def _choose(value: Number, proceed: Number, otherwise: float) -> Number:
     if not isinstance(proceed, Tensor):
-        return beta
-    # A 0-d tensor does not widen what it multiplies, but as float32 it would round the decay itself.
-    return torch.where(proceed, torch.as_tensor(beta, dtype=wide(proceed.device), device=proceed.device), 1.0)
+        return value
+    # A 0-d tensor does not widen what it multiplies, but as float32 it would round the value itself.
+    return torch.where(proceed, torch.as_tensor(value, dtype=wide(proceed.device), device=proceed.device), otherwise)
 
 
 def counted(members: Members, proceed: Number) -> Number:

@@ -10,6 +10,7 @@ from torch import Tensor
 from surefoot.engines.base import (
     Engine,
     Members,
+    applied,
     counted,
     decay_decoupled,
     descent,
@@ -52,7 +53,7 @@ class Momentum(Engine):
             decay_decoupled(members, group, lr, proceed, ops)
             ops.mul_(buffers, keep(beta, proceed))
             add_scaled(ops, buffers, h, 1 - beta)
-            _move(members, group, ops, lr * proceed / (1 - beta**t), beta, h, (1 - beta))
+            _move(members, group, ops, applied(lr, proceed) / (1 - beta**t), beta, h, (1 - beta))
             return
         lr, t = float(group["lr"]), counted(members, 1)
         mean, decay = advance(members.scalars["weight_mean"], abs(weight), beta)

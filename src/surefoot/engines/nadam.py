@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from surefoot.engines.base import Engine, Members, counted, decay_decoupled, keep, ops_of, root, weighted
+from surefoot.engines.base import Engine, Members, applied, counted, decay_decoupled, keep, ops_of, root, weighted
 from surefoot.engines.lists import add_scaled, square_into
 from surefoot.moments import Number
 
@@ -39,8 +39,8 @@ class NAdam(Engine):
         ops.add_(denominators, group["eps"])
         mu, mu_next = (beta1 * (1 - 0.5 * WARM_UP ** (s * group["momentum_decay"])) for s in (t, t + 1))
         product = _multiply_in(members.scalars["mu_product"], mu, proceed)
-        newest = lr * proceed * (1 - mu) / (1 - product)
-        memory = lr * proceed * mu_next / (1 - product * mu_next)
+        newest = applied(lr, proceed) * (1 - mu) / (1 - product)
+        memory = applied(lr, proceed) * mu_next / (1 - product * mu_next)
         move = ops.mul(h, newest)
         add_scaled(ops, move, averages, memory)
         ops.div_(move, denominators)

@@ -129,8 +129,3 @@ def _named(
 adam_ucb, adam_cb, adam_s = _named(adam, "ucb"), _named(adam, "cb"), _named(adam, "s")
 adam_pi, adam_ei, adam_cvar = _named(adam, "pi"), _named(adam, "ei"), _named(adam, "cvar")
 momentum_ucb, momentum_cb, momentum_s = _named(momentum, "ucb"), _named(momentum, "cb"), _named(momentum, "s")
-momentum_pi, momentum_ei, momentum_cvar = (
-    _named(momentum, "pi"),
-    _named(momentum, "ei"),
-    _named(momentum, "cvar"),
-)
