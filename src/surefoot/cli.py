@@ -44,28 +44,41 @@ class Format(enum.StrEnum):
     json = "json"
 
 
-TaskName = Annotated[str, typer.Argument(help="A named task, a file (my_task.py) or an import path (package.module:name).")]
+TaskName = Annotated[
+    str, typer.Argument(help="A named task, a file (my_task.py) or an import path (package.module:name).")
+]
 Optimizers = Annotated[
     list[str] | None,
     typer.Option(
-        "-o", "--optimizer", metavar="SPEC", help="A contestant, e.g. adams:eta=1e-4; repeat it; the first is the baseline."
+        "-o",
+        "--optimizer",
+        metavar="SPEC",
+        help="A contestant, e.g. adams:eta=1e-4; repeat it; the first is the baseline.",
     ),
 ]
 Seeds = Annotated[int, typer.Option(min=1, help="Seeds per optimizer, the same ones for each.")]
 FirstSeed = Annotated[int, typer.Option(min=0, help="The first seed.")]
-Out = Annotated[Path, typer.Option(help="Folder of the run folders; what it already holds is not done again.")]
+Out = Annotated[
+    Path, typer.Option(help="Folder of the run folders; what it already holds is not done again.")
+]
 Jobs = Annotated[int, typer.Option(min=1, help="Worker processes; 1 keeps timings comparable.")]
 Where = Annotated[Place, typer.Option(help="Compute in local processes or on a Ray cluster.")]
 Address = Annotated[str | None, typer.Option(help="Address of the Ray cluster.")]
 Threads = Annotated[int, typer.Option(min=1, help="Threads per run; part of what identifies a run.")]
 Device = Annotated[str, typer.Option(help="Device of the model and data.")]
 Rate = Annotated[float, typer.Option(help="Learning rate of optimizers that do not set their own.")]
-Decay = Annotated[float | None, typer.Option(help="Weight decay likewise; on named tasks 1e-4 when not given.")]
-DataDir = Annotated[Path | None, typer.Option(help="Where the data sets are; else SUREFOOT_DATA, else downloaded.")]
+Decay = Annotated[
+    float | None, typer.Option(help="Weight decay likewise; on named tasks 1e-4 when not given.")
+]
+DataDir = Annotated[
+    Path | None, typer.Option(help="Where the data sets are; else SUREFOOT_DATA, else downloaded.")
+]
 BatchSize = Annotated[int | None, typer.Option(min=1, help="Batch size.")]
 Dropout = Annotated[bool | None, typer.Option("--dropout/--no-dropout", help="The paper's dropout of 0.5.")]
 Subset = Annotated[int | None, typer.Option(min=1, help="Train on so many examples only.")]
-ReportPath = Annotated[Path | None, typer.Option("--report", help="Where to write the report; by default into --out.")]
+ReportPath = Annotated[
+    Path | None, typer.Option("--report", help="Where to write the report; by default into --out.")
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
 
 
@@ -123,7 +136,9 @@ def compare(
 @app.command()
 def fork(
     task: TaskName,
-    at: Annotated[int, typer.Option(min=0, help="Epoch at which every optimizer takes over from the baseline.")],
+    at: Annotated[
+        int, typer.Option(min=0, help="Epoch at which every optimizer takes over from the baseline.")
+    ],
     optimizer: Optimizers = None,
     seeds: Seeds = 5,
     epochs: Annotated[int, typer.Option(min=1, help="Epochs after the fork.")] = 5,
@@ -140,7 +155,12 @@ def fork(
     batch_size: BatchSize = None,
     dropout: Dropout = None,
     subset: Subset = None,
-    state: Annotated[str, typer.Option(help="Optimizer state at the fork: keep (the baseline's, where it can be loaded) or fresh.")] = "keep",
+    state: Annotated[
+        str,
+        typer.Option(
+            help="Optimizer state at the fork: keep (the baseline's, where it can be loaded) or fresh."
+        ),
+    ] = "keep",
     report: ReportPath = None,
     quiet: Quiet = False,
 ) -> None:
@@ -176,7 +196,9 @@ def fork(
 def report(
     runs: Annotated[Path, typer.Argument(help="Folder that 'surefoot compare --out' wrote to.")],
     output: Annotated[Path | None, typer.Option("-o", "--output", help="The HTML file to write.")] = None,
-    check: Annotated[bool, typer.Option("--check", help="Print the honesty checks; exit code 1 when one fails.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Print the honesty checks; exit code 1 when one fails.")
+    ] = False,
     format: Annotated[Format | None, typer.Option(help="Print the table in this format instead.")] = None,
 ) -> None:
     """Write the report of a comparison, print its tables, or check its honesty."""
@@ -206,10 +228,20 @@ def runs(folder: Annotated[Path, typer.Argument(help="Folder of run folders.")] 
         from surefoot.lab.store import read_runs
 
         for run in read_runs(folder):
-            state = "failed" if run.error else "diverged" if run.diverged else "done" if run.finished else "unfinished"
+            state = (
+                "failed"
+                if run.error
+                else "diverged"
+                if run.diverged
+                else "done"
+                if run.finished
+                else "unfinished"
+            )
             last = run.epochs[-1] if run.epochs else None
             at = f"{last['epoch'] if last else 0}/{run.config['epochs']}"
-            typer.echo(f"{state:10} {at:>9}  {run.task}  {run.label}, seed {run.seed}  {losses(last)}".rstrip())
+            typer.echo(
+                f"{state:10} {at:>9}  {run.task}  {run.label}, seed {run.seed}  {losses(last)}".rstrip()
+            )
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -63,36 +64,83 @@ def compare(
     >>> [(run.label, run.seed) for run in found.runs]
     [('Adam', 0), ('Adam', 1), ('SGD', 0), ('SGD', 1)]
     """
-    source = task_source(task, data_dir, overrides)
-    loaded = source.load()
-    contestants = parse_all(optimizers)
-    numbers = seed_numbers(seeds)
-    _check_positive(epochs=epochs, jobs=jobs, threads=threads)
-    if weight_decay is None and source.spec in NAMED:
-        weight_decay = PAPER_WEIGHT_DECAY
-    requests = []
-    for seed in numbers:
-        for position, contestant in enumerate(contestants):
-            config = make_config(
-                loaded,
-                contestant,
-                seed=seed,
-                epochs=epochs,
-                threads=threads,
-                device=device,
-                purpose=purpose,
-                defaults={"lr": lr, "weight_decay": weight_decay},
-                position=position,
-            )
+    setup = prepare(
+        task,
+        optimizers,
+        seeds=seeds,
+        epochs=epochs,
+        jobs=jobs,
+        lr=lr,
+        weight_decay=weight_decay,
+        threads=threads,
+        device=device,
+        data_dir=data_dir,
+        **overrides,
+    )
+    requests: list[RunRequest] = []
+    for seed in setup.seeds:
+        for position, contestant in enumerate(setup.contestants):
+            config = setup.config(contestant, seed, epochs, purpose=purpose, position=position)
             folder = folder_of(Path(out), config)
             requests.append(RunRequest(len(requests), config, folder, contestant, jobs=jobs))
-    failures = compute(source, loaded, requests, executor=executor, progress=progress)
+    failures = compute(setup, requests, executor=executor, progress=progress)
     return collect(requests, failures, epochs)
 
 
+@dataclass(frozen=True)
+class Setup:
+    """What a comparison was asked to do, read and checked."""
+
+    source: TaskSource
+    task: Task
+    contestants: list[Contestant]
+    seeds: list[int]
+    defaults: Mapping[str, Any]
+    threads: int
+    device: str
+
+    def config(self, contestant: Contestant, seed: int, epochs: int, **more: Any) -> dict[str, Any]:
+        """The configuration of one run; `more` is purpose, position and fork of `make_config`."""
+        return make_config(
+            self.task,
+            contestant,
+            seed=seed,
+            epochs=epochs,
+            threads=self.threads,
+            device=self.device,
+            defaults=self.defaults,
+            **more,
+        )
+
+
+def prepare(
+    task: str | Task,
+    optimizers: Sequence[str | Contestant | type[torch.optim.Optimizer]],
+    *,
+    seeds: int | Sequence[int],
+    epochs: int,
+    jobs: int = 1,
+    lr: float = 1e-3,
+    weight_decay: float | None = None,
+    threads: int = 1,
+    device: str = "cpu",
+    data_dir: Path | str | None = None,
+    **overrides: Any,
+) -> Setup:
+    """Read and check what `compare` and `fork` are asked to do; the arguments are theirs."""
+    for name, value in {"epochs": epochs, "jobs": jobs, "threads": threads}.items():
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1, got {value}")
+    contestants, numbers = parse_all(optimizers), seed_numbers(seeds)
+    source = task_source(task, data_dir, overrides)
+    if weight_decay is None and source.spec in NAMED:
+        weight_decay = PAPER_WEIGHT_DECAY
+    defaults = {"lr": lr, "weight_decay": weight_decay}
+    return Setup(source, source.load(), contestants, numbers, defaults, threads, device)
+
+
 def compute(
-    source: TaskSource,
-    loaded: Task,
+    setup: Setup,
     requests: Sequence[RunRequest],
     *,
     executor: Executor | None = None,
@@ -100,10 +148,6 @@ def compute(
 ) -> dict[int, str]:
     """Compute the requests that are not done yet; returns what went wrong, by index of the request."""
     failures: dict[int, str] = {}
-    if executor is None:
-        executor = in_workers if requests and requests[0].jobs > 1 else in_process
-    if executor is in_process:
-        source = TaskSource(task=loaded)
     display = make_progress(requests, show=progress) if isinstance(progress, bool) else progress(requests)
 
     def report(event: Event) -> None:
@@ -112,7 +156,12 @@ def compute(
         display.report(event)
 
     with display:
-        executor(source, requests, report)
+        if executor is not None:
+            executor(setup.source, requests, report)
+        elif requests and requests[0].jobs > 1:
+            in_workers(setup.source, requests, report)
+        else:
+            in_process(TaskSource(task=setup.task), requests, report)
     return failures
 
 
@@ -149,9 +198,3 @@ def seed_numbers(seeds: int | Sequence[int]) -> list[int]:
     if not numbers or len(set(numbers)) != len(numbers) or min(numbers) < 0:
         raise ValueError(f"seeds must be a positive count or distinct numbers from 0 up, got {seeds!r}")
     return numbers
-
-
-def _check_positive(**numbers: int) -> None:
-    for name, value in numbers.items():
-        if value < 1:
-            raise ValueError(f"{name} must be at least 1, got {value}")

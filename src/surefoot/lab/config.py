@@ -121,7 +121,9 @@ def folder_of(out: Path, config: Mapping[str, Any]) -> Path:
 
 def _task_code(task: Task) -> str:
     """Digest of the user's own functions in a task: an edited model is another task."""
-    parts = [_function_code(one) for one in (task.model, task.loss, task.prepare, *task.metrics.values()) if one]
+    parts = [
+        _function_code(one) for one in (task.model, task.loss, task.prepare, *task.metrics.values()) if one
+    ]
     own = sorted({part for part in parts if part})
     if not own:
         return ""

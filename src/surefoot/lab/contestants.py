@@ -63,14 +63,18 @@ class Contestant:
         options = dict(kwargs or {})
         schedule = options.pop("schedule", None)
         if schedule is not None and schedule not in _SCHEDULES:
-            raise ValueError(f"unknown schedule {schedule!r}; choose {' or '.join(_SCHEDULES)}, or leave it out")
+            raise ValueError(
+                f"unknown schedule {schedule!r}; choose {' or '.join(_SCHEDULES)}, or leave it out"
+            )
         given = None if isinstance(class_path, str) else class_path
         if isinstance(class_path, str):
             found = load_class(class_path)
         else:
             found, class_path = class_path, _path_of(class_path)
         shown = {**options, "schedule": schedule} if schedule else options
-        label = label or " ".join([found.__name__, *(f"{name}={_short(value)}" for name, value in shown.items())])
+        label = label or " ".join(
+            [found.__name__, *(f"{name}={_short(value)}" for name, value in shown.items())]
+        )
         return cls(label, class_path, options, spec or label, schedule, given)
 
     @property
@@ -82,11 +86,13 @@ class Contestant:
 
         A torch optimizer with a fused kernel uses it (the lab compares fast with fast), unless told otherwise.
         """
-        accepted = _accepted(self.cls)
+        accepted = accepted_options(self.cls)
         options = {name: value for name, value in defaults.items() if name in accepted and value is not None}
         eta = getattr(getattr(self.cls, "rule", None), "eta", None)
         if "eta" in accepted and eta is not None and "rule" not in self.kwargs:
-            options["eta"] = eta  # recorded, so that runs with a default eta take their place among the others
+            options["eta"] = (
+                eta  # recorded, so that runs with a default eta take their place among the others
+            )
         fast = {"fused", "foreach", "differentiable"}
         if self.class_path.startswith("torch.") and "fused" in accepted and not fast & set(self.kwargs):
             options["fused"] = True
@@ -101,7 +107,7 @@ class Contestant:
         0.9
         """
         options = self.resolve(**defaults)
-        if "seed" in _accepted(self.cls):
+        if "seed" in accepted_options(self.cls):
             options.setdefault("seed", seed)
         try:
             return self.cls(params, **options)
@@ -127,7 +133,9 @@ def parse_all(specs: Sequence[str | Contestant | type[torch.optim.Optimizer]]) -
             spec = Contestant.create(None, spec)
         same = [one for one in contestants if _identity(one) == _identity(spec)]
         if same:
-            raise ValueError(f"the optimizers {same[0].spec!r} and {spec.spec!r} are the same; give each once")
+            raise ValueError(
+                f"the optimizers {same[0].spec!r} and {spec.spec!r} are the same; give each once"
+            )
         contestants.append(spec)
     labels = [one.label for one in contestants]
     for index, one in enumerate(contestants):
@@ -151,12 +159,18 @@ def load_class(path: str) -> type[torch.optim.Optimizer]:
         module_name, _, name = path.rpartition(".")
     if not module_name:
         close = difflib.get_close_matches(path.lower(), _short_names(), n=3)
-        hint = f"did you mean {' or '.join(close)}?" if close else "give a torch or surefoot name or an import path"
+        hint = (
+            f"did you mean {' or '.join(close)}?"
+            if close
+            else "give a torch or surefoot name or an import path"
+        )
         raise ValueError(f"unknown optimizer {path!r}; {hint}")
     if os.getcwd() not in sys.path:  # console scripts, unlike `python -m`, do not look here
         sys.path.append(os.getcwd())
     try:
-        module = _load_file(module_name) if module_name.endswith(".py") else importlib.import_module(module_name)
+        module = (
+            _load_file(module_name) if module_name.endswith(".py") else importlib.import_module(module_name)
+        )
         found: Any = module
         for part in name.split("."):
             found = getattr(found, part)
@@ -216,13 +230,15 @@ def _load_file(path: str) -> Any:
 
 
 @cache
-def _accepted(cls: type) -> dict[str, Any]:
+def accepted_options(cls: type) -> dict[str, Any]:
     """Options of a class with their defaults, also those that `**kwargs` hands to a parent."""
     accepted: dict[str, Any] = {}
     for parent in cls.__mro__:
         if "__init__" in vars(parent) and parent is not torch.optim.Optimizer and parent is not object:
-            parameters = inspect.signature(parent).parameters.values() if parent is cls else (
-                inspect.signature(vars(parent)["__init__"]).parameters.values()
+            parameters = (
+                inspect.signature(parent).parameters.values()
+                if parent is cls
+                else (inspect.signature(vars(parent)["__init__"]).parameters.values())
             )
             for parameter in parameters:
                 if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):

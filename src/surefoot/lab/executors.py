@@ -169,7 +169,9 @@ class Worker:
             "MKL_NUM_THREADS": number,
             "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
         }
-        with _ignoring_interrupts():  # Ctrl-C reaches the whole group of processes; only the parent answers it
+        with (
+            _ignoring_interrupts()
+        ):  # Ctrl-C reaches the whole group of processes; only the parent answers it
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "surefoot.lab.worker", str(theirs.fileno())],
                 stdin=subprocess.PIPE,
@@ -215,7 +217,9 @@ class Worker:
 def _died(worker: Worker, request: RunRequest) -> Event:
     code = worker.process.returncode
     how = f"by signal {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
-    message = f"its worker process ended {how}" + ("; is there enough memory?" if code == -signal.SIGKILL else "")
+    message = f"its worker process ended {how}" + (
+        "; is there enough memory?" if code == -signal.SIGKILL else ""
+    )
     worker.kill()
     try:
         write_atomic(request.folder / "error.txt", f"{message}\n".encode())

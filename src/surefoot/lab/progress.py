@@ -137,7 +137,9 @@ class LiveDisplay(Progress):
             if index in self._rows:
                 self._bars.remove_task(self._rows.pop(index))
             if event.kind == "failed":
-                self._bars.console.print(f"{self.name(index)} failed: {event.message}", style="red", markup=False)
+                self._bars.console.print(
+                    f"{self.name(index)} failed: {event.message}", style="red", markup=False
+                )
             elif index in self.last and self.last[index]["diverged"]:
                 self._bars.console.print(f"{self.name(index)}: {losses(self.last[index])}", markup=False)
             return

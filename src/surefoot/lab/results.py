@@ -58,7 +58,12 @@ class Results:
         """The tables as text: "md" (Markdown), "latex", "csv" or "json"."""
         from surefoot.lab import tables
 
-        writers = {"md": tables.to_markdown, "latex": tables.to_latex, "csv": tables.to_csv, "json": tables.to_json}
+        writers = {
+            "md": tables.to_markdown,
+            "latex": tables.to_latex,
+            "csv": tables.to_csv,
+            "json": tables.to_json,
+        }
         if format not in writers:
             raise ValueError(f"unknown format {format!r}; choose {', '.join(writers)}")
         return writers[format](self.table())
@@ -92,6 +97,10 @@ class Results:
 def trimmed(runs: Sequence[Run], epochs: int) -> list[Run]:
     """Runs as they were after so many epochs (a folder may hold longer ones)."""
     return [
-        Run(run.folder, {**run.config, "epochs": epochs}, [row for row in run.epochs if row["epoch"] <= epochs])
+        Run(
+            run.folder,
+            {**run.config, "epochs": epochs},
+            [row for row in run.epochs if row["epoch"] <= epochs],
+        )
         for run in runs
     ]

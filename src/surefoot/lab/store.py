@@ -248,7 +248,9 @@ def explain(error: OSError, path: Path) -> StoreError:
         errno.ENOTDIR: "choose an --out folder that is not a file",
         errno.EEXIST: "choose an --out folder that is not a file",
     }.get(error.errno or 0, "run the same command again when this is repaired")
-    explained = StoreError(f"cannot write {path}: {error.strerror or error}; {advice}: what was recorded is kept")
+    explained = StoreError(
+        f"cannot write {path}: {error.strerror or error}; {advice}: what was recorded is kept"
+    )
     explained.fatal = True
     return explained
 

@@ -78,7 +78,7 @@ class Trainer:
         order = torch.randperm(len(self._inputs), generator=generator).to(self.device)
         torch.manual_seed(stream(self.seed, epoch, "dropout"))
         inputs, targets, prepare = self._inputs, self._targets, self.task.prepare
-        model, loss_of, step, params = self.model, self.task.loss, self._step, self.params
+        model, loss_of, step, zero_grad = self.model, self.task.loss, self._step, self.optimizer.zero_grad
         on_cpu = self.device.type == "cpu"
         total: Any = 0.0
         done = 0
@@ -90,8 +90,7 @@ class Trainer:
                 batch = prepare(batch, generator)
 
             def closure(batch: Tensor = batch, target: Tensor = target) -> Tensor:
-                for param in params:
-                    param.grad = None
+                zero_grad()
                 loss = loss_of(model(batch), target)
                 loss.backward()
                 return loss
