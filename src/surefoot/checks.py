@@ -100,13 +100,13 @@ def choose_path(group: dict[str, Any], engine: Engine, params: list[Tensor]) -> 
 def check_gradients(optimizer: LossAware) -> None:
     """Refuse sparse gradients before anything is changed."""
     for group in optimizer.param_groups:
-        for p in group["params"]:
-            if p.grad is not None and p.grad.layout is not torch.strided:
-                raise RuntimeError(
-                    f"{type(optimizer).__name__} does not support sparse gradients (a parameter of shape "
-                    f"{tuple(p.shape)} has one); build the embedding with sparse=False, or give that parameter to "
-                    "torch.optim.SparseAdam"
-                )
+        if {p.grad.layout for p in group["params"] if p.grad is not None} <= {torch.strided}:
+            continue
+        shape = next(tuple(p.shape) for p in group["params"] if p.grad is not None and p.grad.layout != torch.strided)
+        raise RuntimeError(
+            f"{type(optimizer).__name__} does not support sparse gradients (a parameter of shape {shape} has one); "
+            "build the embedding with sparse=False, or give that parameter to torch.optim.SparseAdam"
+        )
 
 
 def only_creates_state(optimizer: LossAware, closure: Any) -> None:

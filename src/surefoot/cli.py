@@ -1,4 +1,4 @@
-"""The `surefoot` command: parse, call one function, print. Heavy packages are imported by the commands that need them."""
+"""The `surefoot` command: parse, call one function, print. Each command imports what it needs, when it runs."""
 
 from __future__ import annotations
 
@@ -56,29 +56,23 @@ Optimizers = Annotated[
         help="A contestant, e.g. adams:eta=1e-4; repeat it; the first is the baseline.",
     ),
 ]
-Seeds = Annotated[int, typer.Option(min=1, help="Seeds per optimizer, the same ones for each.")]
-FirstSeed = Annotated[int, typer.Option(min=0, help="The first seed.")]
-Out = Annotated[
-    Path, typer.Option(help="Folder of the run folders; what it already holds is not done again.")
+Seeds = Annotated[
+    int, typer.Option(min=1, help="Seeds per optimizer, the same for each; with fewer than 6 no claim is possible.")
 ]
+FirstSeed = Annotated[int, typer.Option(min=0, help="The first seed.")]
+Out = Annotated[Path, typer.Option(help="Folder of the run folders; what it already holds is not done again.")]
 Jobs = Annotated[int, typer.Option(min=1, help="Worker processes; 1 keeps timings comparable.")]
 Where = Annotated[Place, typer.Option(help="Compute in local processes or on a Ray cluster.")]
 Address = Annotated[str | None, typer.Option(help="Address of the Ray cluster.")]
 Threads = Annotated[int, typer.Option(min=1, help="Threads per run; part of what identifies a run.")]
 Device = Annotated[str, typer.Option(help="Device of the model and data.")]
 Rate = Annotated[float, typer.Option(help="Learning rate of optimizers that do not set their own.")]
-Decay = Annotated[
-    float | None, typer.Option(help="Weight decay likewise; on named tasks 1e-4 when not given.")
-]
-DataDir = Annotated[
-    Path | None, typer.Option(help="Where the data sets are; else SUREFOOT_DATA, else downloaded.")
-]
+Decay = Annotated[float | None, typer.Option(help="Weight decay likewise; on named tasks 1e-4 when not given.")]
+DataDir = Annotated[Path | None, typer.Option(help="Where the data sets are; else SUREFOOT_DATA, else downloaded.")]
 BatchSize = Annotated[int | None, typer.Option(min=1, help="Batch size.")]
 Dropout = Annotated[bool | None, typer.Option("--dropout/--no-dropout", help="The paper's dropout of 0.5.")]
 Subset = Annotated[int | None, typer.Option(min=1, help="Train on so many examples only.")]
-ReportPath = Annotated[
-    Path | None, typer.Option("--report", help="Where to write the report; by default into --out.")
-]
+ReportPath = Annotated[Path | None, typer.Option("--report", help="Where to write the report; by default into --out.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
 
 
@@ -86,7 +80,7 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
 def compare(
     task: TaskName = "digits-mlp",
     optimizer: Optimizers = None,
-    seeds: Seeds = 5,
+    seeds: Seeds = 6,
     epochs: Annotated[int, typer.Option(min=1, help="Epochs per run.")] = 20,
     out: Out = Path("runs"),
     jobs: Jobs = 1,
@@ -136,11 +130,9 @@ def compare(
 @app.command()
 def fork(
     task: TaskName,
-    at: Annotated[
-        int, typer.Option(min=0, help="Epoch at which every optimizer takes over from the baseline.")
-    ],
+    at: Annotated[int, typer.Option(min=0, help="Epoch at which every optimizer takes over from the baseline.")],
     optimizer: Optimizers = None,
-    seeds: Seeds = 5,
+    seeds: Seeds = 6,
     epochs: Annotated[int, typer.Option(min=1, help="Epochs after the fork.")] = 5,
     out: Out = Path("runs"),
     jobs: Jobs = 1,
@@ -157,14 +149,12 @@ def fork(
     subset: Subset = None,
     state: Annotated[
         str,
-        typer.Option(
-            help="Optimizer state at the fork: keep (the baseline's, where it can be loaded) or fresh."
-        ),
-    ] = "keep",
+        typer.Option(help="Optimizer state at the fork: fresh, or keep (the baseline's, where it loads)."),
+    ] = "fresh",
     report: ReportPath = None,
     quiet: Quiet = False,
 ) -> None:
-    """Let every optimizer continue from the same weights over the same batches, to see where in training they differ."""
+    """Let every optimizer continue from the same weights over the same batches: where in training do they differ?"""
     with clear_errors():
         from surefoot.lab.compare import DEMO_OPTIMIZERS
         from surefoot.lab.fork import fork as run_fork
@@ -228,20 +218,10 @@ def runs(folder: Annotated[Path, typer.Argument(help="Folder of run folders.")] 
         from surefoot.lab.store import read_runs
 
         for run in read_runs(folder):
-            state = (
-                "failed"
-                if run.error
-                else "diverged"
-                if run.diverged
-                else "done"
-                if run.finished
-                else "unfinished"
-            )
+            state = "failed" if run.error else "diverged" if run.diverged else "done" if run.finished else "unfinished"
             last = run.epochs[-1] if run.epochs else None
             at = f"{last['epoch'] if last else 0}/{run.config['epochs']}"
-            typer.echo(
-                f"{state:10} {at:>9}  {run.task}  {run.label}, seed {run.seed}  {losses(last)}".rstrip()
-            )
+            typer.echo(f"{state:10} {at:>9}  {run.task}  {run.label}, seed {run.seed}  {losses(last)}".rstrip())
 
 
 @contextmanager

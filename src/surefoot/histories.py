@@ -7,15 +7,16 @@ and are updated once; a parameter that sits a step out keeps the old ones, and t
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, MutableMapping
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 
 from surefoot.engines.base import Engine, Members, wide
 
+CPU = torch.device("cpu")
 States = MutableMapping[Tensor, dict[str, Any]]
 
 
@@ -31,31 +32,53 @@ def _scalar_names(engine: Engine, on_device: bool) -> list[str]:
 
 def prepare(
     engine: Engine, states: States, group: dict[str, Any], *, on_device: bool, apart: bool = False
-) -> None:
-    """Create missing state, split histories that part here, and bring state to where this step works.
+) -> tuple[list[Tensor], list[dict[str, Any]]]:
+    """The parameters that have a gradient, and their states, complete and in the place where this step works.
 
     ``apart`` gives every parameter scalars of its own, as a compiled graph needs them.
     """
-    fresh: dict[Any, dict[str, Tensor]] = {}
+    params = [p for p in group["params"] if p.grad is not None]
+    found = [states.get(p) for p in params]
     idle: set[int] = set()
-    active: list[tuple[Tensor, dict[str, Any]]] = []
-    for p in group["params"]:
-        state = states.get(p)
-        if p.grad is None:
-            if state:
-                idle.add(id(state["step"]))
-        elif state:
-            active.append((p, state))
-        else:
-            kind = id(p) if apart else (p.device, p.dtype)
-            if kind not in fresh:
-                fresh[kind] = _new_scalars(engine, p, on_device)
-            states[p] = {**fresh[kind], **{name: _zeros(p) for name in engine.state_names(group)}}
-    _settle(engine, group, active, idle, on_device, apart)
+    if len(params) < len(group["params"]):
+        waiting = [states[p] for p in group["params"] if p.grad is None and p in states]
+        idle = {id(state["step"]) for state in waiting if state}
+    if not all(found):
+        _create(engine, states, group, [p for p, state in zip(params, found) if not state], on_device, apart)
+    own: list[dict[str, Any]] = [state or states[p] for p, state in zip(params, found)]
+    if params and (idle or apart or not _in_order(engine, group, params[0], own, on_device)):
+        _settle(engine, group, list(zip(params, own)), idle, on_device, apart)
+    return params, own
+
+
+def _in_order(
+    engine: Engine, group: dict[str, Any], p: Tensor, states: list[dict[str, Any]], on_device: bool
+) -> bool:
+    """Whether all share one history that is in place: the steady state of nearly every training run."""
+    first = states[0]
+    step = first["step"]
+    if step.device != (p.device if on_device else CPU):
+        return False
+    wanted = names(engine, group, on_device)
+    if not all(name in first for name in wanted) or (on_device and any(u in first for u in engine.units.values())):
+        return False
+    return all(state["step"] is step for state in states)
+
+
+def _create(
+    engine: Engine, states: States, group: dict[str, Any], params: list[Tensor], on_device: bool, apart: bool
+) -> None:
+    """State for parameters that get their first gradient; those of one device and dtype start a history together."""
+    fresh: dict[Any, dict[str, Tensor]] = {}
+    for p in params:
+        kind = id(p) if apart else (p.device, p.dtype)
+        if kind not in fresh:
+            fresh[kind] = _new_scalars(engine, p, on_device)
+        states[p] = {**fresh[kind], **{name: _zeros(p) for name in engine.state_names(group)}}
 
 
 def _new_scalars(engine: Engine, p: Tensor, on_device: bool) -> dict[str, Tensor]:
-    home = p.device if on_device else torch.device("cpu")
+    home = p.device if on_device else CPU
     scalars = {"step": torch.zeros((), dtype=torch.float32, device=home)}
     for name in _scalar_names(engine, on_device):
         scalars[name] = torch.full((), engine.scalars[name], dtype=wide(home), device=home)
@@ -90,7 +113,7 @@ def _settle(
         if not (wrong_home or wrong_units or (apart and known) or id(step) in idle):
             continue
         if id(step) not in moved or apart:
-            home = p.device if on_device else torch.device("cpu")
+            home = p.device if on_device else CPU
             moved[id(step)] = {"step": step.to(home, torch.float32, copy=True)} | {
                 name: torch.as_tensor(state.get(name, 1.0)).to(home, wide(home), copy=True)
                 for name in _scalar_names(engine, on_device)
@@ -127,25 +150,28 @@ def bucket(
     kept = len(engine.state_names(group))
     scalar_names = _scalar_names(engine, on_device)
     columns = [params, grads, *lists[:kept]]
-    if singly:
-        together = [[i] for i in range(len(params))]
-    else:
-        by_history: dict[int, list[int]] = {}
-        for i, step in enumerate(steps):
-            by_history.setdefault(id(step), []).append(i)
-        together = list(by_history.values())
-    for indices in together:
+    # Tensor subclasses (sharded parameters) are looked at one by one, and nothing else is.
+    special = not {type(p) for p in params} <= {Tensor, Parameter}
+    for indices in _together(steps, singly):
         first = indices[0]
         whole = len(indices) == len(params)
-        own = [_raw(column if whole else [column[i] for i in indices]) for column in columns]
+        own = [column if whole else [column[i] for i in indices] for column in columns]
+        if special:
+            own = [[x.to_local() if hasattr(x, "to_local") else x for x in tensors] for tensors in own]
+        if own[0][0].is_complex():  # all are of one dtype
+            own = [[torch.view_as_real(x) for x in tensors] for tensors in own]
         scalars = {name: column[first] for name, column in zip(scalar_names, lists[kept:])}
         yield Members(own[0], own[1], own[2:], steps[first], scalars)
 
 
-def _raw(tensors: list[Tensor]) -> list[Tensor]:
-    """What the kernels work on: the local part of a sharded tensor, the real view of a complex one."""
-    if "torch.distributed.tensor" in sys.modules and any(hasattr(x, "to_local") for x in tensors):
-        tensors = [x.to_local() if hasattr(x, "to_local") else x for x in tensors]
-    if tensors[0].is_complex():  # all of one dtype
-        tensors = [torch.view_as_real(x) for x in tensors]
-    return tensors
+def _together(steps: list[Tensor], singly: bool) -> list[list[int]] | list[range]:
+    """The indices of parameters that share a step counter."""
+    if singly:
+        return [[i] for i in range(len(steps))]
+    by_history: dict[int, list[int]] = {}
+    for i, step in enumerate(map(id, steps)):
+        if step in by_history:
+            by_history[step].append(i)
+        else:
+            by_history[step] = [i]
+    return list(by_history.values())

@@ -192,17 +192,13 @@ class LossAware(Optimizer):
         on_device: bool = False,
         apart: bool = False,
     ) -> None:
-        """Create state where it is missing and fill the lists. torch.compile runs this by its name, outside the graph."""
-        histories.prepare(self.engine, self.state, group, on_device=on_device, apart=apart)
-        wanted = histories.names(self.engine, group, on_device)
-        for p in group["params"]:
-            if p.grad is not None:
-                state = self.state[p]
-                params.append(p)
-                grads.append(p.grad)
-                steps.append(state["step"])
-                for name, tensors in zip(wanted, lists):
-                    tensors.append(state[name])
+        """Create state where it is missing and fill the lists; torch.compile knows this by its name."""
+        ready, states = histories.prepare(self.engine, self.state, group, on_device=on_device, apart=apart)
+        params.extend(ready)
+        grads.extend([p.grad for p in ready])
+        steps.extend([state["step"] for state in states])
+        for name, tensors in zip(histories.names(self.engine, group, on_device), lists):
+            tensors.extend([state[name] for state in states])
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a checkpoint: this optimizer's, an older one that lacks something, or a plain torch optimizer's."""

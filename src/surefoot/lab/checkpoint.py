@@ -1,4 +1,4 @@
-"""The file a run goes on from: written whole or not at all, loaded without pickle, checked before it is used."""
+"""The file a run goes on from: written whole or not at all, loaded without pickle, checked before use."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def save_checkpoint(path: Path, content: dict[str, Any]) -> bool:
 
 
 def load_checkpoint(path: Path, key: str) -> dict[str, Any] | None:
-    """Read the checkpoint of the run with this key; None when there is none, StoreError when it is damaged."""
+    """Read the checkpoint of the run with this key; None when there is none, StoreError when damaged."""
     if not path.exists():
         return None
     try:
@@ -43,7 +43,7 @@ def load_checkpoint(path: Path, key: str) -> dict[str, Any] | None:
             pickle.UnpicklingError) as error:  # fmt: skip
         reason = str(error).strip().splitlines() or [repr(error)]
         raise StoreError(
-            f"{path} is damaged ({reason[0][:120]}); nothing was changed. Delete this file and run the same command "
-            "again: the run is computed anew and checked against the epochs recorded so far"
+            f"{path} is damaged ({reason[0][:120]}); nothing was changed. Delete this file and run the same "
+            "command again: the run is computed anew and checked against the epochs recorded so far"
         ) from error
     return content

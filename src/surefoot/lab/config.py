@@ -80,7 +80,7 @@ def make_config(
 def identity(config: Mapping[str, Any]) -> dict[str, Any]:
     """The part of a configuration that decides a run's numbers, and so its key.
 
-    The number of epochs is not in it, so that a longer run extends a shorter one, unless a schedule depends on it.
+    The number of epochs is not in it, unless a schedule depends on it: a longer run extends a shorter one.
     """
     task, optimizer = config["task"], config["optimizer"]
     scheduled = optimizer.get("schedule") is not None or config["purpose"] == "base"
@@ -109,7 +109,7 @@ def run_key(config: Mapping[str, Any]) -> str:
 
 
 def folder_of(out: Path, config: Mapping[str, Any]) -> Path:
-    """The run's folder under `out`: `<task>/<label>-s<seed>-<key8>`, found again by the key when the label changed."""
+    """The run's folder, `<out>/<task>/<label>-s<seed>-<key8>`; found by its key when the label changed."""
     parent = out / _slug(config["task"]["name"])
     ending = f"-s{config['seed']}-{config['key'][:8]}"
     name = _slug(config["optimizer"]["label"])[:60] + ending
@@ -121,9 +121,7 @@ def folder_of(out: Path, config: Mapping[str, Any]) -> Path:
 
 def _task_code(task: Task) -> str:
     """Digest of the user's own functions in a task: an edited model is another task."""
-    parts = [
-        _function_code(one) for one in (task.model, task.loss, task.prepare, *task.metrics.values()) if one
-    ]
+    parts = [_function_code(one) for one in (task.model, task.loss, task.prepare, *task.metrics.values()) if one]
     own = sorted({part for part in parts if part})
     if not own:
         return ""

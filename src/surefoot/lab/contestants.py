@@ -42,7 +42,12 @@ class Contestant:
 
     @classmethod
     def parse(cls, spec: str) -> Contestant:
-        """Read `name:option=value,...`; the name is short (`adams`, `adamw`), dotted, `module:Class` or `file.py:Class`."""
+        """Read `name:option=value,...`.
+
+        Args:
+            spec: the name is short (`adams`, `adamw`), a dotted path, `module:Class` or `file.py:Class`; values
+                are Python literals, bare words are strings.
+        """
         match = _SPEC.fullmatch(spec.strip())
         if match is None:
             raise ValueError(f"cannot read the optimizer {spec!r}; write it like 'adams:eta=1e-4,lr=3e-4'")
@@ -63,18 +68,14 @@ class Contestant:
         options = dict(kwargs or {})
         schedule = options.pop("schedule", None)
         if schedule is not None and schedule not in _SCHEDULES:
-            raise ValueError(
-                f"unknown schedule {schedule!r}; choose {' or '.join(_SCHEDULES)}, or leave it out"
-            )
+            raise ValueError(f"unknown schedule {schedule!r}; choose {' or '.join(_SCHEDULES)}, or leave it out")
         given = None if isinstance(class_path, str) else class_path
         if isinstance(class_path, str):
             found = load_class(class_path)
         else:
             found, class_path = class_path, _path_of(class_path)
         shown = {**options, "schedule": schedule} if schedule else options
-        label = label or " ".join(
-            [found.__name__, *(f"{name}={_short(value)}" for name, value in shown.items())]
-        )
+        label = label or " ".join([found.__name__, *(f"{name}={_short(value)}" for name, value in shown.items())])
         return cls(label, class_path, options, spec or label, schedule, given)
 
     @property
@@ -84,15 +85,13 @@ class Contestant:
     def resolve(self, **defaults: Any) -> dict[str, Any]:
         """The options a run uses: the defaults that the class accepts, then this contestant's own.
 
-        A torch optimizer with a fused kernel uses it (the lab compares fast with fast), unless told otherwise.
+        A torch optimizer that has a fused kernel uses it, unless told otherwise: fast is compared with fast.
         """
         accepted = accepted_options(self.cls)
         options = {name: value for name, value in defaults.items() if name in accepted and value is not None}
         eta = getattr(getattr(self.cls, "rule", None), "eta", None)
         if "eta" in accepted and eta is not None and "rule" not in self.kwargs:
-            options["eta"] = (
-                eta  # recorded, so that runs with a default eta take their place among the others
-            )
+            options["eta"] = eta  # recorded, so that runs with a default eta take their place among the others
         fast = {"fused", "foreach", "differentiable"}
         if self.class_path.startswith("torch.") and "fused" in accepted and not fast & set(self.kwargs):
             options["fused"] = True
@@ -115,7 +114,7 @@ class Contestant:
             raise TypeError(f"{self.spec!r}: {error}") from error
 
     def code(self) -> str:
-        """Digest of the class's source file, '' for torch and surefoot: an edited optimizer is another optimizer."""
+        """Digest of the class's source file, '' for torch and surefoot: an edited optimizer is another one."""
         return source_digest(self.cls)
 
 
@@ -133,9 +132,7 @@ def parse_all(specs: Sequence[str | Contestant | type[torch.optim.Optimizer]]) -
             spec = Contestant.create(None, spec)
         same = [one for one in contestants if _identity(one) == _identity(spec)]
         if same:
-            raise ValueError(
-                f"the optimizers {same[0].spec!r} and {spec.spec!r} are the same; give each once"
-            )
+            raise ValueError(f"the optimizers {same[0].spec!r} and {spec.spec!r} are the same; give each once")
         contestants.append(spec)
     labels = [one.label for one in contestants]
     for index, one in enumerate(contestants):
@@ -159,18 +156,12 @@ def load_class(path: str) -> type[torch.optim.Optimizer]:
         module_name, _, name = path.rpartition(".")
     if not module_name:
         close = difflib.get_close_matches(path.lower(), _short_names(), n=3)
-        hint = (
-            f"did you mean {' or '.join(close)}?"
-            if close
-            else "give a torch or surefoot name or an import path"
-        )
+        hint = f"did you mean {' or '.join(close)}?" if close else "give a torch or surefoot name or an import path"
         raise ValueError(f"unknown optimizer {path!r}; {hint}")
     if os.getcwd() not in sys.path:  # console scripts, unlike `python -m`, do not look here
         sys.path.append(os.getcwd())
     try:
-        module = (
-            _load_file(module_name) if module_name.endswith(".py") else importlib.import_module(module_name)
-        )
+        module = _load_file(module_name) if module_name.endswith(".py") else importlib.import_module(module_name)
         found: Any = module
         for part in name.split("."):
             found = getattr(found, part)
@@ -182,7 +173,7 @@ def load_class(path: str) -> type[torch.optim.Optimizer]:
 
 
 def source_digest(thing: Any) -> str:
-    """Digest of the file that defines a class or function; '' for torch and surefoot, whose versions are recorded."""
+    """Digest of the file that defines a class or function; '' for torch and surefoot, which have versions."""
     module = getattr(thing, "__module__", None) or ""
     if module.split(".")[0] in ("torch", "surefoot", "builtins"):
         return ""
@@ -221,41 +212,37 @@ def _short_names() -> dict[str, str]:
 def _load_file(path: str) -> Any:
     name = "surefoot_contestant_" + hashlib.sha256(str(Path(path).resolve()).encode()).hexdigest()[:8]
     spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     spec.loader.exec_module(module)
     return module
 
 
-@cache
-def accepted_options(cls: type) -> dict[str, Any]:
-    """Options of a class with their defaults, also those that `**kwargs` hands to a parent."""
-    accepted: dict[str, Any] = {}
-    for parent in cls.__mro__:
-        if "__init__" in vars(parent) and parent is not torch.optim.Optimizer and parent is not object:
-            parameters = (
-                inspect.signature(parent).parameters.values()
-                if parent is cls
-                else (inspect.signature(vars(parent)["__init__"]).parameters.values())
-            )
-            for parameter in parameters:
-                if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
-                    accepted.setdefault(parameter.name, parameter.default)
-            if all(parameter.kind is not parameter.VAR_KEYWORD for parameter in parameters):
-                break
-    return accepted
+def accepted_options(cls: Any) -> set[str]:
+    """Names of a class's options, also of those that `**kwargs` hands to a parent.
+
+    >>> sorted(accepted_options(torch.optim.SGD) & {"lr", "eta", "momentum"})
+    ['lr', 'momentum']
+    """
+    names: set[str] = set()
+    parents = cls.__mro__[:-1] if isinstance(cls, type) else ()
+    for maker in [vars(one)["__init__"] for one in parents if "__init__" in vars(one)] or [cls]:
+        parameters = inspect.signature(maker).parameters.values()
+        names |= {one.name for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)}
+        if all(one.kind is not one.VAR_KEYWORD for one in parameters):
+            break
+    return names - {"self", "params"}
 
 
 def _parse_options(text: str, spec: str) -> dict[str, Any]:
     try:
         call = ast.parse(f"f({text})", mode="eval").body
-        assert isinstance(call, ast.Call)
-        assert not call.args
-        assert all(keyword.arg for keyword in call.keywords)
+        if not isinstance(call, ast.Call) or call.args or not all(keyword.arg for keyword in call.keywords):
+            raise ValueError("only name=value is allowed")
         return {str(keyword.arg): _literal(keyword.value) for keyword in call.keywords}
-    except (SyntaxError, ValueError, AssertionError) as error:
+    except (SyntaxError, ValueError) as error:
         raise ValueError(
             f"cannot read the options of {spec!r}; write them like 'adams:eta=1e-4,betas=(0.9,0.99),weighting=unit'"
         ) from error

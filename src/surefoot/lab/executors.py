@@ -1,7 +1,7 @@
 """Where runs are computed: in this process, or in worker processes with pinned threads.
 
-An executor is a function `(source, requests, report)`: it computes every request and calls `report` with an Event for
-what happens. Another place to compute (a cluster) is another such function, built on `execute`.
+An executor is a function `(source, requests, report)`: it computes every request and calls `report` with an
+Event for what happens. Another place to compute (a cluster) is another such function, built on `execute`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -55,7 +55,7 @@ class RunRequest:
 
 @dataclass(frozen=True)
 class Event:
-    """What happened to a request: it started, recorded an epoch (`row`), is done, failed, or is held by another command."""
+    """What happened to a request: it started, recorded an epoch (`row`), ended, or is held by another command."""
 
     kind: Literal["start", "epoch", "done", "failed", "waiting"]
     index: int
@@ -156,7 +156,7 @@ def in_workers(source: TaskSource, requests: Sequence[RunRequest], report: Repor
 
 
 class Worker:
-    """A child process that imports torch once and computes requests until told to stop, or until its parent is gone."""
+    """A child process that imports torch once and computes requests for as long as its parent is there."""
 
     def __init__(self, source: TaskSource, threads: int) -> None:
         self.source = source
@@ -169,9 +169,7 @@ class Worker:
             "MKL_NUM_THREADS": number,
             "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
         }
-        with (
-            _ignoring_interrupts()
-        ):  # Ctrl-C reaches the whole group of processes; only the parent answers it
+        with _ignoring_interrupts():  # Ctrl-C reaches the whole group of processes; only the parent answers it
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "surefoot.lab.worker", str(theirs.fileno())],
                 stdin=subprocess.PIPE,
@@ -208,23 +206,17 @@ class Worker:
     def _send(self, message: Any) -> None:
         # A notebook's own classes and functions travel by value.
         dumps = require("cloudpickle", extra="lab").dumps
-        try:
+        with suppress(OSError):  # it died; receive() will tell
             self.connection.send_bytes(dumps(message))
-        except OSError:  # it died; receive() will tell
-            pass
 
 
 def _died(worker: Worker, request: RunRequest) -> Event:
     code = worker.process.returncode
     how = f"by signal {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
-    message = f"its worker process ended {how}" + (
-        "; is there enough memory?" if code == -signal.SIGKILL else ""
-    )
+    message = f"its worker process ended {how}" + ("; is there enough memory?" if code == -signal.SIGKILL else "")
     worker.kill()
-    try:
+    with suppress(StoreError):
         write_atomic(request.folder / "error.txt", f"{message}\n".encode())
-    except StoreError:
-        pass
     return Event("failed", request.index, message=message)
 
 

@@ -80,16 +80,26 @@ class PlainLines(Progress):
         super().__init__(requests)
         self._console = console
         self._spoke = time.monotonic()
+        self._found = 0
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._found:
+            self._console.print(f"{self._found} of {len(self.requests)} runs were there already", highlight=False)
 
     def show(self, event: Event) -> None:
         late = time.monotonic() - self._spoke > LINE_SECONDS
         if event.kind == "start" or (event.kind == "epoch" and not late):
             return
+        if event.kind == "done" and event.index not in self.last:
+            self._found += 1
+            return
         count = f"[{len(self.ended)}/{len(self.requests)}]"
         left = self.time_left()
         row = self.last.get(event.index)
         what = {
-            "done": losses(row) if row else "already there",
+            "done": losses(row),
             "failed": f"failed: {event.message}",
             "waiting": "another command is computing it; waiting",
             "epoch": f"epoch {row['epoch']}, {losses(row)}" if row else "",
@@ -130,16 +140,12 @@ class LiveDisplay(Progress):
         index = event.index
         runs = f"{len(self.ended)} of {len(self.requests)} runs"
         left = self.time_left()
-        self._bars.update(
-            self._overall, completed=sum(self.done.values()), note=f"{runs}, {left}" if left else runs
-        )
+        self._bars.update(self._overall, completed=sum(self.done.values()), note=f"{runs}, {left}" if left else runs)
         if event.kind in ("done", "failed"):
             if index in self._rows:
                 self._bars.remove_task(self._rows.pop(index))
             if event.kind == "failed":
-                self._bars.console.print(
-                    f"{self.name(index)} failed: {event.message}", style="red", markup=False
-                )
+                self._bars.console.print(f"{self.name(index)} failed: {event.message}", style="red", markup=False)
             elif index in self.last and self.last[index]["diverged"]:
                 self._bars.console.print(f"{self.name(index)}: {losses(self.last[index])}", markup=False)
             return
@@ -150,7 +156,7 @@ class LiveDisplay(Progress):
 
 
 def make_progress(requests: Sequence[RunRequest], *, show: bool = True) -> Progress:
-    """The display that fits the place: live in a terminal, plain lines elsewhere, silent when not asked for."""
+    """The display that fits the place: live in a terminal, plain lines elsewhere, none when not asked for."""
     if not show:
         return Progress(requests)
     console = require("rich.console", extra="lab").Console(stderr=True)
@@ -165,7 +171,7 @@ def first_epoch(request: RunRequest) -> int:
 def losses(row: dict[str, Any] | None) -> str:
     """An epoch's results in a few words.
 
-    >>> losses({"epoch": 3, "train_loss": 0.25, "valid_loss": 0.5, "valid_accuracy": 0.875, "diverged": False})
+    >>> losses({"train_loss": 0.25, "valid_loss": 0.5, "valid_accuracy": 0.875, "diverged": False})
     'train 0.25, valid 0.5, accuracy 0.875'
     """
     if row is None:

@@ -1,4 +1,4 @@
-"""Computes one run into its folder: resumable after a kill at any moment, with the bits of an uninterrupted run."""
+"""Computes one run into its folder: resumable after a kill at any moment, with the same bits."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from surefoot.lab.trainer import Trainer, pinned_threads
 if TYPE_CHECKING:
     from surefoot.lab.tasks import Task
 
-#: Checkpoints are at least this many seconds apart, so that runs with epochs of milliseconds are not slowed down...
+#: Checkpoints are at least this many seconds apart, so that epochs of milliseconds are not slowed down...
 CHECKPOINT_SECONDS = 2.0
 #: ...and take at most this share of the time, so that large models are not either.
 CHECKPOINT_SHARE = 0.01
@@ -57,10 +57,10 @@ def run(
         jobs: How many runs share the machine (recorded, since it decides whether seconds can be compared).
         wait: Wait when another command computes this run; otherwise raise Busy.
     """
-    if _is_done(folder, config):
+    if is_done(folder, config):
         return read_run(folder)
     with open_folder(folder, wait=wait):
-        if _is_done(folder, config):  # by the command we waited for
+        if is_done(folder, config):  # by the command we waited for
             return read_run(folder)
         _claim(folder, config)
         log = MetricsLog(folder / "metrics.jsonl")
@@ -87,7 +87,8 @@ def contestant_of(config: Mapping[str, Any]) -> Contestant:
     )
 
 
-def _is_done(folder: Path, config: Mapping[str, Any]) -> bool:
+def is_done(folder: Path, config: Mapping[str, Any]) -> bool:
+    """Whether a folder holds this run to its end, or to its divergence."""
     if not (folder / "config.json").exists():
         return False
     found = read_run(folder)
@@ -104,7 +105,7 @@ def _check_key(folder: Path, found: Mapping[str, Any], config: Mapping[str, Any]
 
 
 def _claim(folder: Path, config: Mapping[str, Any]) -> None:
-    """Write the configuration of a new run; of a known one only the new number of epochs and another machine."""
+    """Write the configuration of a new run; of a known one only a larger number of epochs and another machine."""
     if (folder / "config.json").exists():
         found = read_config(folder)
         stored, here = found["provenance"], config["provenance"]
@@ -118,9 +119,7 @@ def _claim(folder: Path, config: Mapping[str, Any]) -> None:
     (folder / "error.txt").unlink(missing_ok=True)
 
 
-def _restore(
-    trainer: Trainer, folder: Path, config: Mapping[str, Any], log: MetricsLog, start: Path | None
-) -> int:
+def _restore(trainer: Trainer, folder: Path, config: Mapping[str, Any], log: MetricsLog, start: Path | None) -> int:
     """Bring the trainer to the last checkpoint, or to the run's start; returns the epochs done there."""
     first = (config.get("fork") or {}).get("epoch", 0)
     saved = load_checkpoint(folder / "checkpoint.pt", config["key"])
@@ -164,7 +163,7 @@ def _compute(
 
 
 def _record(log: MetricsLog, row: dict[str, Any]) -> dict[str, Any]:
-    """Append an epoch; one trained again after a kill keeps its line, unless this machine computes other numbers."""
+    """Append an epoch; one trained again after a kill keeps its line, unless the numbers are other ones here."""
     recorded = next((old for old in log.rows if old["epoch"] == row["epoch"]), None)
     if recorded is not None:
         if _numbers(recorded) == _numbers(row):

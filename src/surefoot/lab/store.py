@@ -1,8 +1,8 @@
-"""Run folders: what a run was, what it measured, and how both survive a kill, a full disk or a second command.
+"""Run folders: what was asked, what was measured, and how both survive a kill, a full disk or a second command.
 
-A run folder holds `config.json` (what was asked), `metrics.jsonl` (one JSON object per epoch), `checkpoint.pt`
-(to go on from) and, when user code raised, `error.txt`. The order of writes: an epoch's line is appended first,
-a checkpoint that contains it follows, so the metrics are never behind the checkpoint. After a kill the epochs
+A run folder holds `config.json` (what was asked), `metrics.jsonl` (one JSON object per epoch), `checkpoint.pt` (to
+go on from) and, when user code raised, `error.txt`. The order of writes: an epoch's line is appended first, a
+checkpoint that contains it follows, so the metrics are never behind the checkpoint. After a kill the epochs
 between both are trained again; being deterministic they give the recorded lines, which therefore stay.
 """
 
@@ -152,9 +152,7 @@ def read_metrics(path: Path) -> tuple[list[dict[str, Any]], int]:
         except (ValueError, KeyError, TypeError):
             in_order = False
         if not in_order:
-            raise StoreError(
-                f"{path} is damaged at line {number}; delete its folder {path.parent} to compute this run again"
-            )
+            raise StoreError(f"{path} is damaged at line {number}; delete its folder to compute this run again")
         rows.append(row)
     return rows, size
 
@@ -166,7 +164,7 @@ class MetricsLog:
         self.path = path
         self.rows, self._size = read_metrics(path)
         with _explained(path):
-            self._file = open(path, "ab", buffering=0)  # noqa: SIM115: lives as long as the run
+            self._file = open(path, "ab", buffering=0)  # noqa: SIM115 (it stays open as long as the run)
             self._file.truncate(self._size)
 
     def append(self, row: Mapping[str, Any]) -> None:
@@ -214,7 +212,7 @@ def write_atomic(path: Path, data: bytes) -> None:
 
 @contextmanager
 def open_folder(folder: Path, *, wait: bool = True) -> Iterator[None]:
-    """Hold a run folder alone, creating it when needed; another holder means waiting, or Busy with `wait=False`."""
+    """Hold a run folder alone, made when needed; while another holds it, wait, or raise Busy without `wait`."""
     import fcntl
 
     with _explained(folder):
@@ -248,9 +246,7 @@ def explain(error: OSError, path: Path) -> StoreError:
         errno.ENOTDIR: "choose an --out folder that is not a file",
         errno.EEXIST: "choose an --out folder that is not a file",
     }.get(error.errno or 0, "run the same command again when this is repaired")
-    explained = StoreError(
-        f"cannot write {path}: {error.strerror or error}; {advice}: what was recorded is kept"
-    )
+    explained = StoreError(f"cannot write {path}: {error.strerror or error}; {advice}: what was recorded is kept")
     explained.fatal = True
     return explained
 

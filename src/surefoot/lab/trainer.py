@@ -1,7 +1,7 @@
 """One model, one optimizer, one seed: trains and validates an epoch at a time.
 
-Everything random in an epoch is a function of (seed, epoch) alone: the order of the batches, the augmentation and the
-dropout. So every optimizer sees the same ones, and going on from a checkpoint needs no history of random numbers.
+Everything random in an epoch is a function of (seed, epoch) alone: the order of the batches, the augmentation and
+the dropout. So every optimizer sees the same ones, and a checkpoint needs no history of random numbers.
 As in the paper's PyTorch code every sample is used in every epoch: the last batch may be smaller.
 """
 
@@ -73,7 +73,7 @@ class Trainer:
         return row
 
     def _train(self, epoch: int) -> tuple[float | None, int]:
-        """Mean of the mini-batch losses as training proceeds, None when one was not finite; and the steps taken."""
+        """Mean of the mini-batch losses as training proceeds, None when one is not finite; and the steps taken."""
         generator = torch.Generator().manual_seed(stream(self.seed, epoch, "batches"))
         order = torch.randperm(len(self._inputs), generator=generator).to(self.device)
         torch.manual_seed(stream(self.seed, epoch, "dropout"))
@@ -133,7 +133,7 @@ class Trainer:
         return lambda: iter(kept)
 
     def _confidence(self) -> dict[str, float | None]:
-        """What the optimizer knows of the loss after the epoch; None for one that keeps no such statistics."""
+        """What the optimizer knows of the loss after the epoch; None for one that keeps no statistics of it."""
         names = ("mean", "std", "tilt", "weight")
         known = getattr(self.optimizer, "confidence", None)
         if known is None:
@@ -196,13 +196,14 @@ def pinned_threads(threads: int) -> Iterator[None]:
 
 
 def _stepper(optimizer: torch.optim.Optimizer) -> Callable[[Callable[[], Tensor]], Tensor]:
-    """How this optimizer takes a step: with `loss=` where it accepts it, with the closure where it insists on it."""
-    parameters = inspect.signature(optimizer.step).parameters
+    """How this optimizer takes a step: with `loss=` where it accepts it, with the closure where it insists."""
+    take: Any = optimizer.step
+    parameters = inspect.signature(take).parameters
     if "loss" in parameters:
 
         def with_loss(closure: Callable[[], Tensor]) -> Tensor:
             loss = closure()
-            optimizer.step(loss=loss)  # type: ignore[call-arg]
+            take(loss=loss)
             return loss
 
         return with_loss
@@ -210,13 +211,13 @@ def _stepper(optimizer: torch.optim.Optimizer) -> Callable[[Callable[[], Tensor]
 
         def with_closure(closure: Callable[[], Tensor]) -> Tensor:
             with torch.enable_grad():
-                return torch.as_tensor(optimizer.step(closure))
+                return torch.as_tensor(take(closure))
 
         return with_closure
 
     def plain(closure: Callable[[], Tensor]) -> Tensor:
         loss = closure()
-        optimizer.step()
+        take()
         return loss
 
     return plain

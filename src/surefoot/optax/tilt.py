@@ -101,17 +101,16 @@ def scale_by_tilt(
     rule = find_rule(rule)
     eta = rule.eta if eta is None else eta
     if isinstance(eta, (int, float)) and not (math.isfinite(eta) and rule.low <= eta < rule.high):
-        raise ValueError(
-            f"Invalid eta value: {eta}; this rule takes a number from {rule.low} to below {rule.high}"
-        )
+        raise ValueError(f"Invalid eta value: {eta}; this rule takes a number from {rule.low} to below {rule.high}")
     if weighting not in ("paper", "unit"):
         raise ValueError(f"Invalid weighting: {weighting!r}; take 'paper' or 'unit'")
     if isinstance(loss_beta, (int, float)) and not 0 <= loss_beta < 1:
         raise ValueError(f"Invalid loss_beta value: {loss_beta}; take a number from 0 to below 1")
 
     def init(params: optax.Params) -> TiltState:
-        zero = jnp.zeros((), float)
-        return TiltState(jnp.zeros((), jnp.int32), zero, zero, zero + jnp.inf, zero, zero, zero + 1.0)
+        start = (0.0, 0.0, math.inf, 0.0, 0.0, 1.0)
+        # An array each: jit refuses to donate one buffer twice.
+        return TiltState(jnp.zeros((), jnp.int32), *(jnp.full((), x, float) for x in start))
 
     def update(
         updates: optax.Updates,
@@ -123,9 +122,7 @@ def scale_by_tilt(
     ) -> tuple[optax.Updates, TiltState]:
         value = scalar(value, state.mean.dtype)
         usable = jnp.isfinite(value)
-        value = jnp.where(
-            usable, value, state.mean
-        )  # no NaN inside, also for those who differentiate through this
+        value = jnp.where(usable, value, state.mean)  # no NaN inside, also for those who differentiate through this
         now = jnp.asarray(eta(state.count) if callable(eta) else eta, value.dtype)
         noise = standard_normal(seed, state.count, group) if rule.uses_noise else jnp.zeros(())
         lean, factor = rule.lean(state, now, noise.astype(value.dtype))

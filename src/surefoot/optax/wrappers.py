@@ -109,9 +109,7 @@ def accumulate(
         after = after._replace(
             acc_grads=jax.tree.map(lambda a: jnp.where(cleared, jnp.zeros_like(a), a), after.acc_grads)
         )
-        kept = jnp.where(
-            after.mini_step == before, state.value, value
-        )  # should_skip_update_fn refused this one
+        kept = jnp.where(after.mini_step == before, state.value, value)  # should_skip_update_fn refused this one
         return updates, AccumulateState(jnp.where(cleared, 0.0, kept), after)
 
     return optax.GradientTransformationExtraArgs(init, update)
