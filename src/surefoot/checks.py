@@ -110,7 +110,13 @@ def check_gradients(optimizer: LossAware) -> None:
 
 
 def only_creates_state(optimizer: LossAware, closure: Any) -> None:
-    """Accept a step with no loss only in the form that distributed checkpointing uses to create state."""
+    """Accept a step with no loss only where there is nothing to weigh.
+
+    That is the call with which distributed checkpointing creates state, and a closure that left out its batch: it gave
+    neither a loss nor a gradient.
+    """
+    if closure is not None and all(p.grad is None for group in optimizer.param_groups for p in group["params"]):
+        return
     creates = closure is None and all(
         float(group["lr"]) == 0 and all(p.grad is None or not p.grad.any() for p in group["params"])
         for group in optimizer.param_groups

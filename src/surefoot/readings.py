@@ -13,7 +13,7 @@ from surefoot.moments import Number
 
 THREE_WAYS = (
     "pass it as step(loss=loss), return it from the closure of step(closure), or hand over each micro-batch's loss with "
-    "record_loss(loss) before step()"
+    "record_loss(loss) before step() (inside Lightning, Transformers or Accelerate, surefoot.integrations does it for you)"
 )
 
 
@@ -55,6 +55,8 @@ class Gathered:
 
     def add(self, loss: Number, weight: float) -> None:
         """Take one micro-batch in."""
+        if isinstance(loss, Tensor) and loss.dtype.itemsize < 4:
+            loss = loss.float()  # a sum of many half-precision losses would round, or overflow
         total, mass = self.windows[1]
         self.windows[1] = (total + weight * loss, mass + weight)
 
