@@ -22,7 +22,7 @@ def check_group(group: dict[str, Any], engine: Engine, rule: Rule) -> None:
     """Check the hyper-parameters of one parameter group."""
     _check_lr(group)
     for name in ("eps", "weight_decay", "momentum_decay"):
-        if name in group and not 0.0 <= float(group[name]):
+        if name in group and not float(group[name]) >= 0.0:
             raise ValueError(f"Invalid {name} value: {group[name]}; it must not be negative")
     for i, beta in enumerate(group.get("betas", ())):
         if not 0.0 <= float(beta) < 1.0:

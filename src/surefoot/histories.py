@@ -7,6 +7,7 @@ and are updated once; a parameter that sits a step out keeps the old ones, and t
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, MutableMapping
 from typing import Any
 
@@ -133,6 +134,38 @@ def _to_ordinary_units(engine: Engine, state: dict[str, Any]) -> None:
         state[name].mul_(state[unit].to(state[name].device))
     for unit in set(engine.units.values()):
         del state[unit]
+
+
+class Roster:
+    """Parameters that all share one history, remembered from one step to the next: the steady state, checked cheaply.
+
+    Whatever a user may change is looked up again: gradients, the state of each parameter and the tensors in it.
+    """
+
+    def __init__(self, params: list[Tensor], states: list[dict[str, Any]]) -> None:
+        self.params, self.states = params, states
+
+    @classmethod
+    def of(cls, members: list[Members], group: dict[str, Any], states: States) -> Roster | None:
+        """A roster, where one bucket holds every parameter as it is."""
+        params = group["params"]
+        alone = len(members) == 1 and all(map(operator.is_, members[0].params, params))
+        return cls(list(params), [states[p] for p in params]) if alone and len(members[0].params) == len(params) else None
+
+    def members(self, engine: Engine, group: dict[str, Any], states: States) -> Members | None:
+        """What to update now, or None when something is not as it was."""
+        params = self.params
+        grads = [p.grad for p in params]
+        if (
+            len(group["params"]) != len(params)
+            or not all(map(operator.is_, group["params"], params))
+            or not all(map(operator.is_, map(states.get, params), self.states))
+            or any(g is None for g in grads)
+        ):
+            return None
+        first = self.states[0]
+        kept = [[state[name] for state in self.states] for name in engine.state_names(group)]
+        return Members(params, grads, kept, first["step"], {name: first[name] for name in engine.scalars})  # type: ignore[arg-type]
 
 
 def bucket(

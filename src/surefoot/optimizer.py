@@ -10,9 +10,9 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT, _use_grad_for_differentiable
 
-from surefoot import checks, checkpoint, histories, readings
-from surefoot.engines.base import Engine, wide
-from surefoot.moments import Number, Seen, blank, observe, pack, unpack
+from surefoot import checkpoint, checks, histories, readings
+from surefoot.engines.base import Engine, Members, wide
+from surefoot.moments import Ledger, Number, Seen, blank, observe
 from surefoot.noise import standard_normal, standard_normal_tensor
 from surefoot.reference import published_step
 from surefoot.rules import Rule, find_rule, weigh
@@ -36,8 +36,14 @@ class LossAware(Optimizer):
         if defaults.get("eta") is None:
             defaults["eta"] = self.rule.eta
         self.process_group = process_group
-        self._gathered = readings.Gathered()
+        self._forget()
         super().__init__(params, defaults)
+
+    def _forget(self) -> None:
+        """Start without what is only remembered between steps, never saved."""
+        self._gathered = readings.Gathered()
+        self._ledgers: dict[int, Ledger] = {}
+        self._rosters: dict[int, histories.Roster | None] = {}
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add parameters; a group that comes later starts from what was already seen of the loss."""
@@ -120,10 +126,9 @@ class LossAware(Optimizer):
             return None
         groups = self.param_groups
         reading = readings.average(*recorded, self.process_group, groups[0]["params"][0].device)
-        stays = any(g["capturable"] for g in groups) or torch.compiler.is_compiling()
-        if isinstance(reading, Tensor) and reading.device.type == "cpu" and not stays:
-            reading = reading.item()
-        return reading
+        if not isinstance(reading, Tensor) or reading.device.type != "cpu" or torch.compiler.is_compiling():
+            return reading
+        return reading if any(g["capturable"] for g in groups) else reading.item()
 
     def _lives_on_device(self, group: dict[str, Any], reading: Number) -> bool:
         return bool(group["capturable"]) or isinstance(reading, Tensor) or group["seen"].device.type != "cpu"
@@ -132,20 +137,39 @@ class LossAware(Optimizer):
         return self.engine.momentum(group) if group["loss_beta"] is None else group["loss_beta"]
 
     def _step_on_host(self, index: int, group: dict[str, Any], loss: float) -> None:
-        seen = unpack(group["seen"])
+        ledger = self._ledger(index, group)
+        seen = ledger.read()
         if not checks.is_fine_on_host(group, loss, type(self).__name__):
-            group["seen"] = pack(seen._replace(skipped=seen.skipped + 1))
+            ledger.write(seen._replace(skipped=seen.skipped + 1))
             return
-        noise = standard_normal(group["seed"], int(seen.count), index) if self.rule.uses_noise else 0.0
         if group["reference"]:
             seen = published_step(self, index, group, loss, seen)
         else:
+            noise = standard_normal(group["seed"], int(seen.count), index) if self.rule.uses_noise else 0.0
             seen = weigh(self.rule, seen, loss, group["eta"], noise, group["weighting"])
-            params, grads, steps, lists = self._lists(group, on_device=False)
-            path = checks.choose_path(group, self.engine, params)
-            for members in histories.bucket(self.engine, group, params, grads, steps, lists, on_device=False):
+            for members, path in self._members_on_host(index, group):
                 self.engine.update(members, group, seen.weight, 1, path)
-        group["seen"] = pack(observe(seen, loss, self._loss_beta(group)))
+        ledger.write(observe(seen, loss, self._loss_beta(group)))
+
+    def _ledger(self, index: int, group: dict[str, Any]) -> Ledger:
+        """The host statistics of a group; a new vector came with a checkpoint or a copy."""
+        ledger = self._ledgers.get(index)
+        if ledger is None or ledger.vector is not group["seen"]:
+            ledger = self._ledgers[index] = Ledger(group["seen"])
+            group["seen"] = ledger.vector
+        return ledger
+
+    def _members_on_host(self, index: int, group: dict[str, Any]) -> list[tuple[Members, str]]:
+        """What is updated together, and by which path."""
+        roster = self._rosters.get(index)
+        steady = roster.members(self.engine, group, self.state) if roster is not None else None
+        if steady is not None:
+            return [(steady, checks.choose_path(group, self.engine, steady.params))]
+        params, grads, steps, lists = self._lists(group, on_device=False)
+        path = checks.choose_path(group, self.engine, params)
+        every = list(histories.bucket(self.engine, group, params, grads, steps, lists, on_device=False))
+        self._rosters[index] = histories.Roster.of(every, group, self.state)
+        return [(members, path) for members in every]
 
     def _step_on_device(self, index: int, group: dict[str, Any], loss: Number) -> None:
         home = loss.device if isinstance(loss, Tensor) else group["seen"].device
@@ -217,7 +241,7 @@ class LossAware(Optimizer):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         if not hasattr(self, "_gathered"):
-            self._gathered = readings.Gathered()
+            self._forget()
             self.process_group = None
         for group in self.param_groups:
             for key, value in self.defaults.items():

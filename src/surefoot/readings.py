@@ -23,6 +23,8 @@ def as_scalar(loss: Any, *, who: str) -> Number:
     >>> as_scalar(torch.tensor([2.5], requires_grad=True), who="AdamS").item()
     2.5
     """
+    if type(loss) is float:
+        return loss
     if isinstance(loss, Tensor):
         if loss.numel() != 1:
             what = "is empty" if loss.numel() == 0 else f"has {loss.numel()} elements"
@@ -85,11 +87,8 @@ def check_mass(weight: float) -> float:
 
 def average(total: Number, mass: float, group: Any, device: torch.device) -> Number:
     """The mean loss, over all ranks where training is distributed: otherwise replicas would drift apart."""
-    if group is False or not (dist.is_available() and dist.is_initialized()):
-        return total / mass
-    size = dist.get_world_size(group)
-    if size <= 1:
-        return total / mass
+    if group is False or not (dist.is_available() and dist.is_initialized()) or dist.get_world_size(group) <= 1:
+        return total if mass == 1 else total / mass
     on_host = not isinstance(total, Tensor)
     if on_host:  # gloo reduces on the CPU, NCCL only on its device
         home = torch.device("cpu") if "gloo" in str(dist.get_backend(group)) else device

@@ -71,7 +71,7 @@ def weigh(rule: Rule, seen: Seen, loss: Number, eta: float, noise: Number, weigh
         # keeps the first step from climbing.
         weight = factor * seen.std + lean * distance
         weight = where(flat, abs(weight), weight)
-    return seen._replace(z=z, tilt=tilt, weight=weight)
+    return Seen(*seen[:5], z, tilt, weight)
 
 
 def _plain(seen: Seen, eta: float, noise: Number) -> Lean:

@@ -105,10 +105,12 @@ def _choose(value: Number, proceed: Number, otherwise: float) -> Number:
 
 def counted(members: Members, proceed: Number) -> Number:
     """Count the step and return its number: a float on the host, a tensor (at least 1) on the device."""
-    members.step.add_(proceed)
     if isinstance(proceed, Tensor):
+        members.step.add_(proceed)
         return members.step.clamp(min=1).to(wide(members.step.device))
-    return members.step.item()
+    count = members.step.item() + 1
+    members.step.fill_(count)
+    return count
 
 
 def wide(device: torch.device) -> torch.dtype:

@@ -22,7 +22,6 @@ from surefoot.engines.lists import Tensors, add_scaled
 from surefoot.engines.normalised import advance
 from surefoot.moments import Number
 
-
 #: The kernel refuses a buffer when its momentum is exactly zero, as the first step's is.
 TINY = 1e-300
 

@@ -1,0 +1,66 @@
+"""The half of an optimizer that is told the loss; what is made of it is the other half's business."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from surefoot import readings
+from surefoot.moments import Number, Seen
+
+
+class TakesLoss(Optimizer):
+    """An optimizer whose ``step`` needs the loss, and which keeps statistics of it in its parameter groups."""
+
+    process_group: Any
+    _gathered: readings.Gathered
+
+    def record_loss(self, loss: Any, weight: float = 1) -> None:
+        """Hand over a micro-batch's loss; the next step uses the weighted mean of what was recorded for it.
+
+        Args:
+            loss: a number or a one-element tensor (it stays on its device; nothing waits for it).
+            weight: the micro-batch's share, such as its number of samples.
+        """
+        self._gathered.add(readings.as_scalar(loss, who=type(self).__name__), readings.check_mass(weight))
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Clear the gradients, and let go of losses whose step was skipped."""
+        self._gathered.open_window()
+        super().zero_grad(set_to_none)
+
+    def confidence(self) -> list[dict[str, Tensor]]:
+        """What was seen of the loss and made of it, one dict per group: mean, std, z, tilt, weight, skipped.
+
+        The values are 0-d tensors where the statistics live; ``float()`` reads one.
+        """
+        return [described(group["seen"]) for group in self.param_groups]
+
+    def _reading(self, loss: Any, returned: Any) -> Number | None:
+        """The loss of this step, averaged over ranks: a float on the host or a tensor on its device."""
+        recorded = self._gathered.take()
+        given = loss if loss is not None else (returned if recorded is None else None)
+        if given is not None:
+            recorded = (readings.as_scalar(given, who=type(self).__name__), 1.0)
+        if recorded is None:
+            return None
+        groups = self.param_groups
+        home = next((p.device for group in groups for p in group["params"]), torch.device("cpu"))
+        reading = readings.average(*recorded, self.process_group, home)
+        if not isinstance(reading, Tensor) or reading.device.type != "cpu" or torch.compiler.is_compiling():
+            return reading
+        return reading if any(group.get("capturable") for group in groups) else reading.item()
+
+
+def described(vector: Tensor) -> dict[str, Tensor]:
+    """The statistics by name, as a copy that later steps leave alone.
+
+    >>> from surefoot.moments import blank
+    >>> list(described(blank()))
+    ['mean', 'std', 'z', 'tilt', 'weight', 'skipped']
+    """
+    seen = Seen(*vector.clone().unbind())
+    return {name: getattr(seen, name) for name in ("mean", "std", "z", "tilt", "weight", "skipped")}
