@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 from torch.optim.optimizer import _get_foreach_kernels_supported_devices
 from torch.utils._foreach_utils import _get_fused_kernels_supported_devices
 
-from surefoot.engines.base import Engine
+from surefoot.engines.base import Engine, Members
 from surefoot.readings import THREE_WAYS
 from surefoot.rules import Rule
 
@@ -79,21 +80,19 @@ def check_params(group: dict[str, Any], engine: Engine, who: str) -> None:
             )
 
 
-def choose_path(group: dict[str, Any], engine: Engine, params: list[Tensor]) -> str:
+def choose_path(group: dict[str, Any], engine: Engine, members: Members) -> str:
     """Which implementation a step runs: what was asked for, else the fastest that applies."""
     if group["differentiable"]:
         return "forloop"
-    if group["fused"]:
+    p = members.params[0]
+    fused = group["fused"]
+    if fused is None and group["foreach"] is None and engine.has_fused:
+        # A compiler fuses the plain operations itself; the ready-made kernel would be a wall in its graph.
+        fused = p.device.type in _get_fused_kernels_supported_devices() and not torch.compiler.is_compiling()
+    if fused and members.aligned():
         return "fused"
     if group["foreach"] is not None:
         return "foreach" if group["foreach"] else "forloop"
-    if not params:
-        return "forloop"
-    p = params[0]
-    # A compiler fuses the plain operations itself; the ready-made kernel would be a wall in its graph.
-    may_fuse = group["fused"] is None and engine.has_fused and not torch.compiler.is_compiling()
-    if may_fuse and p.is_floating_point() and p.device.type in _get_fused_kernels_supported_devices():
-        return "fused"
     return "foreach" if p.device.type in ("cpu", "meta", *_get_foreach_kernels_supported_devices()) else "forloop"
 
 
@@ -109,7 +108,7 @@ def check_gradients(optimizer: LossAware) -> None:
         )
 
 
-def only_creates_state(optimizer: LossAware, closure: Any) -> None:
+def only_creates_state(optimizer: Optimizer, closure: Any) -> None:
     """Accept a step with no loss only where there is nothing to weigh.
 
     That is the call with which distributed checkpointing creates state, and a closure that left out its batch: it gave
@@ -118,7 +117,7 @@ def only_creates_state(optimizer: LossAware, closure: Any) -> None:
     if closure is not None and all(p.grad is None for group in optimizer.param_groups for p in group["params"]):
         return
     creates = closure is None and all(
-        float(group["lr"]) == 0 and all(p.grad is None or not p.grad.any() for p in group["params"])
+        float(group.get("lr", 0)) == 0 and all(p.grad is None or not p.grad.any() for p in group["params"])
         for group in optimizer.param_groups
     )
     if not creates:

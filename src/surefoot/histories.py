@@ -192,7 +192,7 @@ def bucket(
         if special:
             own = [[x.to_local() if hasattr(x, "to_local") else x for x in tensors] for tensors in own]
         if own[0][0].is_complex():  # all are of one dtype
-            own = [[torch.view_as_real(x) for x in tensors] for tensors in own]
+            own = [[torch.view_as_real(x.resolve_conj()) for x in tensors] for tensors in own]
         scalars = {name: column[first] for name, column in zip(scalar_names, lists[kept:])}
         yield Members(own[0], own[1], own[2:], steps[first], scalars)
 

@@ -7,18 +7,18 @@ from typing import Any, ClassVar, overload
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT, _use_grad_for_differentiable
 
 from surefoot import checkpoint, checks, histories, readings
-from surefoot.engines.base import Engine, Members, wide
+from surefoot.engines.base import Engine, Members, scalar_on, wide
+from surefoot.intake import TakesLoss
 from surefoot.moments import Ledger, Number, Seen, blank, observe
 from surefoot.noise import standard_normal, standard_normal_tensor
 from surefoot.reference import published_step
 from surefoot.rules import Rule, find_rule, weigh
 
 
-class LossAware(Optimizer):
+class LossAware(TakesLoss):
     """Rule x engine: what was seen of the loss gives the weight, the engine moves the parameters.
 
     Subclasses set ``engine`` and ``rule``; their constructors say what may be set. The statistics of the loss live in the
@@ -55,24 +55,6 @@ class LossAware(Optimizer):
         if "seen" not in group:
             group["seen"] = self.param_groups[0]["seen"].clone() if len(self.param_groups) > 1 else blank()
 
-    def record_loss(self, loss: Any, weight: float = 1) -> None:
-        """Hand over a micro-batch's loss; the next step uses the weighted mean of what was recorded for it.
-
-        Args:
-            loss: a number or a one-element tensor (it stays on its device; nothing waits for it).
-            weight: the micro-batch's share, such as its number of samples.
-        """
-        self._gathered.add(readings.as_scalar(loss, who=type(self).__name__), readings.check_mass(weight))
-
-    def forget_losses(self) -> None:
-        """Let go of what was recorded, where a step will not come and gradients are not cleared with zero_grad()."""
-        self._gathered.clear()
-
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        """Clear the gradients, and let go of losses whose step was skipped."""
-        self._gathered.open_window()
-        super().zero_grad(set_to_none)
-
     @overload
     def step(self, closure: None = None, *, loss: Any = None) -> None: ...
 
@@ -106,29 +88,6 @@ class LossAware(Optimizer):
             else:
                 self._step_on_host(index, group, value)
         return returned
-
-    def confidence(self) -> list[dict[str, Tensor]]:
-        """What was seen of the loss and made of it, one dict per group: mean, std, z, tilt, weight, skipped.
-
-        The values are 0-d tensors where the statistics live; ``float()`` reads one.
-        """
-        names = ("mean", "std", "z", "tilt", "weight", "skipped")
-        every = [Seen(*group["seen"].clone().unbind()) for group in self.param_groups]
-        return [{name: getattr(seen, name) for name in names} for seen in every]
-
-    def _reading(self, loss: Any, returned: Any) -> Number | None:
-        """The loss of this step, averaged over ranks: a float on the host or a tensor on its device."""
-        recorded = self._gathered.take()
-        given = loss if loss is not None else (returned if recorded is None else None)
-        if given is not None:
-            recorded = (readings.as_scalar(given, who=type(self).__name__), 1.0)
-        if recorded is None:
-            return None
-        groups = self.param_groups
-        reading = readings.average(*recorded, self.process_group, groups[0]["params"][0].device)
-        if not isinstance(reading, Tensor) or reading.device.type != "cpu" or torch.compiler.is_compiling():
-            return reading
-        return reading if any(g["capturable"] for g in groups) else reading.item()
 
     def _lives_on_device(self, group: dict[str, Any], reading: Number) -> bool:
         return bool(group["capturable"]) or isinstance(reading, Tensor) or group["seen"].device.type != "cpu"
@@ -164,35 +123,34 @@ class LossAware(Optimizer):
         roster = self._rosters.get(index)
         steady = roster.members(self.engine, group, self.state) if roster is not None else None
         if steady is not None:
-            return [(steady, checks.choose_path(group, self.engine, steady.params))]
+            return [(steady, checks.choose_path(group, self.engine, steady))]
         params, grads, steps, lists = self._lists(group, on_device=False)
-        path = checks.choose_path(group, self.engine, params)
         every = list(histories.bucket(self.engine, group, params, grads, steps, lists, on_device=False))
         self._rosters[index] = histories.Roster.of(every, group, self.state)
-        return [(members, path) for members in every]
+        return [(members, checks.choose_path(group, self.engine, members)) for members in every]
 
     def _step_on_device(self, index: int, group: dict[str, Any], loss: Number) -> None:
         home = loss.device if isinstance(loss, Tensor) else group["seen"].device
         dtype = wide(home)
         if group["seen"].device != home or group["seen"].dtype != dtype:
             group["seen"] = group["seen"].to(home, dtype)
-        loss = torch.as_tensor(loss, dtype=dtype, device=home)
+        loss = scalar_on(home, loss)
         seen = Seen(*group["seen"].clone().unbind())
         proceed = checks.is_fine_on_device(group, loss, type(self).__name__)
         safe = torch.where(proceed, loss, seen.mean)
         noise = standard_normal_tensor(group["seed"], seen.count, index) if self.rule.uses_noise else 0.0
         after = weigh(self.rule, seen, safe, group["eta"], noise, group["weighting"])
-        weight = torch.as_tensor(after.weight, dtype=dtype, device=home)
+        weight = scalar_on(home, after.weight)
         params, grads, steps, lists = self._lists(group, on_device=True)
-        path = checks.choose_path(group, self.engine, params)
         compiling = torch.compiler.is_compiling()
         for members in histories.bucket(
             self.engine, group, params, grads, steps, lists, on_device=True, singly=compiling
         ):
             target = members.params[0].device
+            path = checks.choose_path(group, self.engine, members)
             self.engine.update(members, group, weight.to(target), proceed.to(target), path)
         after = observe(after, safe, self._loss_beta(group))
-        stacked = torch.stack([torch.as_tensor(x, dtype=dtype, device=home) for x in after])
+        stacked = torch.stack([scalar_on(home, x) for x in after])
         kept = group["seen"].clone()
         kept[Seen._fields.index("skipped")] += 1
         group["seen"].copy_(torch.where(proceed, stacked, kept))
@@ -236,13 +194,13 @@ class LossAware(Optimizer):
 
     def __getstate__(self) -> dict[str, Any]:
         # A process group cannot be pickled; the copy averages over the default group until told otherwise.
-        return {**super().__getstate__(), "rule": self.rule}
+        opted_out = False if self.process_group is False else None
+        return {**super().__getstate__(), "rule": self.rule, "process_group": opted_out}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         if not hasattr(self, "_gathered"):
             self._forget()
-            self.process_group = None
         for group in self.param_groups:
             for key, value in self.defaults.items():
                 group.setdefault(key, value)

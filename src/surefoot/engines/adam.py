@@ -12,6 +12,7 @@ from surefoot.engines.base import (
     Engine,
     Members,
     applied,
+    betas_of,
     counted,
     decay_decoupled,
     descent,
@@ -44,7 +45,7 @@ class Adam(Engine):
             self._on_host(members, group, weight, path)
 
     def _on_host(self, members: Members, group: dict[str, Any], weight: float, path: str) -> None:
-        beta1, beta2 = map(float, group["betas"])
+        beta1, beta2 = betas_of(group)
         lr, t = float(group["lr"]), counted(members, 1)
         mean, decay1 = advance(members.scalars["weight_mean"], abs(weight), beta1)
         power, decay2 = advance(members.scalars["weight_power"], weight * weight, beta2)
@@ -65,7 +66,7 @@ class Adam(Engine):
     def _on_device(
         self, members: Members, group: dict[str, Any], weight: Tensor, proceed: Tensor, path: str
     ) -> None:
-        beta1, beta2 = group["betas"]
+        beta1, beta2 = betas_of(group)
         ops = ops_of(path)
         h = weighted(members, group, weight, proceed, ops)
         if path == "fused":
@@ -143,10 +144,10 @@ def _fused(
 def _fused_on_device(members: Members, group: dict[str, Any], h: Tensors, proceed: Tensor) -> None:
     """torch's kernel on the weighted copy; a step to be skipped is what the kernel calls an overflow."""
     decoupled = group["decoupled_weight_decay"]
-    beta1, beta2 = map(float, group["betas"])
+    beta1, beta2 = betas_of(group)
     lr = group["lr"]
     if isinstance(lr, Tensor):
-        lr = lr.to(h[0].device, torch.float32)
+        lr = lr.to(h[0].device, torch.float32, non_blocking=True)
     (torch._fused_adamw_ if decoupled else torch._fused_adam_)(
         members.params,
         h,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from surefoot.engines.base import Engine, Members, applied, counted, decay_decoupled, keep, ops_of, weighted
+from surefoot.engines.base import Engine, Members, applied, betas_of, counted, decay_decoupled, keep, ops_of, weighted
 from surefoot.engines.lists import add_scaled
 from surefoot.moments import Number
 
@@ -18,7 +18,7 @@ class AdaMax(Engine):
         return ("exp_avg", "exp_inf")
 
     def update(self, members: Members, group: dict[str, Any], weight: Number, proceed: Number, path: str) -> None:
-        beta1, beta2 = group["betas"]
+        beta1, beta2 = betas_of(group)
         ops, (averages, largest) = ops_of(path), members.kept
         lr, t = group["lr"], counted(members, proceed)
         h = weighted(members, group, weight, proceed, ops)
@@ -27,6 +27,6 @@ class AdaMax(Engine):
         add_scaled(ops, averages, h, 1 - beta1)
         ops.mul_(largest, keep(beta2, proceed))
         sizes = ops.abs(h)
-        ops.add_(sizes, group["eps"])
+        ops.add_(sizes, applied(group["eps"], proceed))
         ops.maximum_(largest, sizes)
         add_scaled(ops, members.params, ops.div(averages, largest), -applied(lr, proceed) / (1 - beta1**t))

@@ -32,6 +32,18 @@ class Members:
     step: Tensor
     scalars: dict[str, Tensor]
 
+    def aligned(self) -> bool:
+        """Whether entry i lies at the same place in memory in each of a parameter's tensors.
+
+        The fused kernels take it for granted; on the CPU they do not look, and would mix up a transposed gradient or write
+        past the edges of a parameter that is a slice.
+        """
+        columns = (self.params, self.grads, *self.kept)
+        if all(all(map(Tensor.is_contiguous, column)) for column in columns):
+            return True
+        # State has no gaps: where its strides are the parameter's, the parameter has none either.
+        return all(all(x.stride() == p.stride() for x, p in zip(column, self.params)) for column in columns[1:])
+
 
 class Engine:
     """Weighted gradient -> update."""
@@ -76,7 +88,8 @@ def weighted(members: Members, group: dict[str, Any], weight: Number, proceed: N
     """A copy of the gradient times its weight; zero where the step is to be skipped, whatever the gradient holds."""
     h = ops.mul(descent(members, group, ops), weight)
     if isinstance(proceed, Tensor):
-        h = [torch.where(proceed, x, 0.0) for x in h]
+        # Only among parameters without dimensions does the weight's float64 spread to the product.
+        h = [torch.where(proceed, x, 0.0).to(p.dtype) for x, p in zip(h, members.params)]
     return h
 
 
@@ -100,7 +113,7 @@ def _choose(value: Number, proceed: Number, otherwise: float) -> Number:
     if not isinstance(proceed, Tensor):
         return value
     # A 0-d tensor does not widen what it multiplies, but as float32 it would round the value itself.
-    return torch.where(proceed, torch.as_tensor(value, dtype=wide(proceed.device), device=proceed.device), otherwise)
+    return torch.where(proceed, scalar_on(proceed.device, value), otherwise)
 
 
 def counted(members: Members, proceed: Number) -> Number:
@@ -111,6 +124,19 @@ def counted(members: Members, proceed: Number) -> Number:
     count = members.step.item() + 1
     members.step.fill_(count)
     return count
+
+
+def betas_of(group: dict[str, Any]) -> tuple[float, float]:
+    """The decay rates as floats; torch allows tensors."""
+    beta1, beta2 = group["betas"]
+    return float(beta1), float(beta2)
+
+
+def scalar_on(device: torch.device, value: Number) -> Tensor:
+    """A number as a 0-d tensor on a device: a float is filled in there, because copying it over would wait."""
+    if isinstance(value, Tensor):
+        return value.to(device, wide(device), non_blocking=True).reshape(())
+    return torch.full((), value, dtype=wide(device), device=device)
 
 
 def wide(device: torch.device) -> torch.dtype:

@@ -53,7 +53,7 @@ class ForLoop:
 
     @staticmethod
     def div(xs: Tensors, y: Any) -> Tensors:
-        return [x / b for x, b in _pairs(xs, y)]
+        return [_saved(x) / _saved(b) for x, b in _pairs(xs, y)]
 
     @staticmethod
     def div_(xs: Tensors, y: Any) -> None:
@@ -80,7 +80,12 @@ class ForLoop:
     @staticmethod
     def maximum_(xs: Tensors, y: Any) -> None:
         for x, b in _pairs(xs, y):
-            x.copy_(torch.maximum(x, b))
+            x.copy_(torch.maximum(_saved(x), b))
+
+
+def _saved(x: Any) -> Any:
+    """What autograd remembers must not be the state itself, which the next step changes in place."""
+    return x.clone() if torch.is_grad_enabled() and isinstance(x, Tensor) else x
 
 
 def _pairs(xs: Tensors, y: Any) -> Any:

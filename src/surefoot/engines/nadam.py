@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from surefoot.engines.base import Engine, Members, applied, counted, decay_decoupled, keep, ops_of, root, weighted
+from surefoot.engines.base import Engine, Members, applied, betas_of, counted, decay_decoupled, keep, ops_of, root, weighted
 from surefoot.engines.lists import add_scaled, square_into
 from surefoot.moments import Number
 
@@ -26,7 +26,7 @@ class NAdam(Engine):
         return ("exp_avg", "exp_avg_sq")
 
     def update(self, members: Members, group: dict[str, Any], weight: Number, proceed: Number, path: str) -> None:
-        beta1, beta2 = group["betas"]
+        beta1, beta2 = betas_of(group)
         ops, (averages, squares) = ops_of(path), members.kept
         lr, t = group["lr"], counted(members, proceed)
         h = weighted(members, group, weight, proceed, ops)
