@@ -9,8 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
 from surefoot.lab.store import Run
+from surefoot.lab.tasks import Task
 
 
 def make_run(
@@ -101,3 +104,21 @@ def field() -> Callable[..., list[Run]]:
         return runs
 
     return make
+
+
+def make_tiny_task(name: str = "tiny", *, samples: int = 70, dropout: float = 0.5, **fields: Any) -> Task:
+    """A task of milliseconds: three classes of random points, dropout, a last batch that is smaller."""
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(samples, 5, generator=generator)
+    y = x[:, :3].argmax(1)
+
+    def model() -> nn.Module:
+        return nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Dropout(dropout), nn.Linear(8, 3))
+
+    return Task(name, model, train=(x, y), valid=(x[:20], y[:20]), batch_size=16, **fields)
+
+
+@pytest.fixture()
+def tiny_task() -> Callable[..., Task]:
+    """The function that makes tiny tasks."""
+    return make_tiny_task

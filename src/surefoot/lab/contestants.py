@@ -239,8 +239,11 @@ def accepted_options(cls: Any) -> set[str]:
 def _parse_options(text: str, spec: str) -> dict[str, Any]:
     try:
         call = ast.parse(f"f({text})", mode="eval").body
-        if not isinstance(call, ast.Call) or call.args or not all(keyword.arg for keyword in call.keywords):
+        if not isinstance(call, ast.Call) or call.args:
             raise ValueError("only name=value is allowed")
+        names = {keyword.arg for keyword in call.keywords}
+        if None in names or len(names) < len(call.keywords):
+            raise ValueError("only name=value is allowed, each name once")
         return {str(keyword.arg): _literal(keyword.value) for keyword in call.keywords}
     except (SyntaxError, ValueError) as error:
         raise ValueError(

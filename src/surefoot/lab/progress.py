@@ -144,15 +144,19 @@ class LiveDisplay(Progress):
         if event.kind in ("done", "failed"):
             if index in self._rows:
                 self._bars.remove_task(self._rows.pop(index))
+            last = self.last.get(index)
             if event.kind == "failed":
-                self._bars.console.print(f"{self.name(index)} failed: {event.message}", style="red", markup=False)
-            elif index in self.last and self.last[index]["diverged"]:
-                self._bars.console.print(f"{self.name(index)}: {losses(self.last[index])}", markup=False)
+                self._say(f"{self.name(index)} failed: {event.message}", style="red")
+            elif last is not None and last["diverged"]:
+                self._say(f"{self.name(index)}: {losses(last)}")
             return
         if index not in self._rows:
             self._rows[index] = self._bars.add_task(self.name(index), total=self.epochs(index), note="")
         note = "waiting for another command" if event.kind == "waiting" else losses(self.last.get(index))
         self._bars.update(self._rows[index], completed=self.done[index], note=note)
+
+    def _say(self, line: str, style: str | None = None) -> None:
+        self._bars.console.print(line, style=style, markup=False, highlight=False)
 
 
 def make_progress(requests: Sequence[RunRequest], *, show: bool = True) -> Progress:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +13,8 @@ from surefoot._extras import require
 from surefoot.lab.store import Run, read_runs
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
     from surefoot.lab.checks import Finding
     from surefoot.lab.summary import Summary
 
@@ -86,6 +90,51 @@ class Results:
 
         return check(self.runs)
 
+    def plot(self, metric: str = "valid_loss", *, band: bool = True, log: bool = False) -> list[Axes]:
+        """Draw mean curves with a band of one standard deviation, one picture per task; returns the axes.
+
+        Args:
+            metric: What to draw: valid_loss, train_loss, valid_accuracy, ...
+            band: Draw the band.
+            log: Logarithmic scale.
+        """
+        from surefoot.lab.tables import metric_name
+
+        pyplot = require("matplotlib.pyplot", extra="lab")
+        drawn = []
+        for field in self.table(metrics=[metric]).fields:
+            _, axes = pyplot.subplots(layout="constrained")
+            for entry in field.entries:
+                epochs, mean, std = _curve(entry.runs, metric)
+                [line] = axes.plot(epochs, mean, label=f"{entry.label} (n={len(entry.runs)})")
+                if band:
+                    low, high = [m - s for m, s in zip(mean, std)], [m + s for m, s in zip(mean, std)]
+                    axes.fill_between(epochs, low, high, color=line.get_color(), alpha=0.15, linewidth=0)
+            axes.set(title=field.name, xlabel="epoch", ylabel=metric_name(metric), yscale="log" if log else "linear")
+            axes.legend()
+            drawn.append(axes)
+        return drawn
+
+    def _repr_html_(self) -> str:
+        """The tables, for a notebook."""
+        from surefoot.lab.tables import COLUMNS, caption
+
+        summary = self.table()
+        parts = []
+        for field in summary.fields:
+            for metric in summary.metrics:
+                rows = summary.select(metric=metric, task=field.name)
+                if rows:
+                    head = "".join(f"<th>{html.escape(name)}</th>" for name in COLUMNS)
+                    body = "".join(
+                        "<tr>" + "".join(f"<td>{html.escape(cell(row))}</td>" for cell in COLUMNS.values()) + "</tr>"
+                        for row in rows
+                    )
+                    title = html.escape(caption(rows[0]))
+                    parts.append(f"<table><caption>{title}</caption><tr>{head}</tr>{body}</table>")
+        parts += [f"<p>failed: {html.escape(message)}</p>" for message in self.failures.values()]
+        return "\n".join(parts)
+
     def report(self, path: Path | str = "report.html") -> Path:
         """Write the report, one HTML file that needs no network."""
         from surefoot.lab.report import write_report
@@ -104,3 +153,15 @@ def trimmed(runs: Sequence[Run], epochs: int) -> list[Run]:
         )
         for run in runs
     ]
+
+
+def _curve(runs: Sequence[Run], metric: str) -> tuple[list[int], list[float], list[float]]:
+    """Epochs, mean and standard deviation over the runs that have a value there."""
+    values: dict[int, list[float]] = {}
+    for run in runs:
+        for row in run.epochs:
+            if row.get(metric) is not None:
+                values.setdefault(row["epoch"], []).append(row[metric])
+    epochs = sorted(values)
+    spread = [statistics.stdev(values[epoch]) if len(values[epoch]) > 1 else 0.0 for epoch in epochs]
+    return epochs, [statistics.fmean(values[epoch]) for epoch in epochs], spread

@@ -1,0 +1,226 @@
+"""The comparison: every optimizer with every seed, here or in workers, and what it gives back."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+from torch import Tensor
+from torch.nn import functional as F
+
+from surefoot.lab import Results, compare
+from surefoot.lab.executors import Event, RunRequest
+from surefoot.lab.progress import LiveDisplay, PlainLines, Progress, duration
+from surefoot.lab.runner import _numbers
+from surefoot.lab.tasks import Task
+
+MakeTask = Callable[..., Task]
+
+
+def numbers(found: Results) -> dict[tuple[str, int], list[dict[str, Any]]]:
+    return {(run.label, run.seed): [_numbers(row) for row in run.epochs] for run in found.runs}
+
+
+def test_all_contestants_with_all_seeds(tiny_task: MakeTask, tmp_path: Path) -> None:
+    found = compare(tiny_task(), ["sgd", "adams"], seeds=[4, 2], epochs=2, out=tmp_path, progress=False)
+    assert [(run.label, run.seed) for run in found.runs] == [("SGD", 4), ("SGD", 2), ("AdamS", 4), ("AdamS", 2)]
+    assert found.ok
+    assert [run.config["optimizer"]["position"] for run in found.runs] == [0, 0, 1, 1]
+    assert numbers(Results.read(tmp_path)) == numbers(found)
+
+
+def test_nothing_is_done_twice(tiny_task: MakeTask, tmp_path: Path) -> None:
+    events: list[Event] = []
+
+    class Noted(Progress):
+        def show(self, event: Event) -> None:
+            events.append(event)
+
+    first = compare(tiny_task(), ["sgd"], seeds=2, epochs=3, out=tmp_path, progress=Noted)
+    assert sum(event.kind == "epoch" for event in events) == 6
+    events.clear()
+    again = compare(tiny_task(), ["sgd", "adam"], seeds=2, epochs=3, out=tmp_path, progress=Noted)
+    assert sum(event.kind == "epoch" for event in events) == 6  # of the new contestant
+    assert numbers(first).items() <= numbers(again).items()
+
+
+def test_results_stop_at_the_epochs_asked_for(tiny_task: MakeTask, tmp_path: Path) -> None:
+    long = compare(tiny_task(), ["sgd"], seeds=1, epochs=4, out=tmp_path, progress=False)
+    short = compare(tiny_task(), ["sgd"], seeds=1, epochs=2, out=tmp_path, progress=False)
+    assert short.runs[0].epochs == long.runs[0].epochs[:2]
+    assert short.runs[0].finished
+    assert short.runs[0].config["epochs"] == 2
+
+
+def test_workers_compute_the_same_bits(tiny_task: MakeTask, tmp_path: Path) -> None:
+    class Mine(torch.optim.SGD):  # lives in this file: it has to travel by value
+        pass
+
+    task = tiny_task(loss=lambda outputs, targets: F.cross_entropy(outputs, targets))
+    here = compare(task, ["adams", Mine], seeds=2, epochs=3, out=tmp_path / "here", progress=False)
+    there = compare(task, ["adams", Mine], seeds=2, epochs=3, out=tmp_path / "there", jobs=2, progress=False)
+    assert there.ok, there.failures
+    assert numbers(here) == numbers(there)
+    assert {row["jobs"] for run in there.runs for row in run.epochs} == {2}
+
+
+def test_a_worker_that_dies_fails_its_run_only(tiny_task: MakeTask, tmp_path: Path) -> None:
+    class Deadly(torch.optim.SGD):
+        def step(self, closure: Any = None) -> None:  # type: ignore[override]
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    found = compare(tiny_task(), ["sgd", Deadly], seeds=1, epochs=2, out=tmp_path, jobs=2, progress=False)
+    assert not found.ok
+    [message] = found.failures.values()
+    assert "ended by signal SIGKILL" in message
+    assert [run.finished for run in found.runs] == [True, False]
+    assert "SIGKILL" in str(found.runs[1].error)
+
+
+def test_failing_code_fails_its_run_and_the_others_go_on(tiny_task: MakeTask, tmp_path: Path) -> None:
+    class Broken(torch.optim.SGD):
+        def step(self, closure: Any = None) -> None:  # type: ignore[override]
+            raise ArithmeticError("one over zero")
+
+    found = compare(tiny_task(), [Broken, "sgd"], seeds=2, epochs=1, out=tmp_path, progress=False)
+    assert list(found.failures.values()) == ["ArithmeticError: one over zero"] * 2
+    assert not found.ok
+    assert [run.finished for run in found.runs] == [False, False, True, True]
+    assert "one over zero" in str(found.runs[0].error)
+
+
+def test_a_diverged_run_is_a_result_and_the_others_go_on(tiny_task: MakeTask, tmp_path: Path) -> None:
+    def explode(outputs: Tensor, targets: Tensor) -> Tensor:
+        return F.cross_entropy(outputs, targets) * outputs.abs().mean().exp()
+
+    found = compare(
+        tiny_task(loss=explode), ["sgd:lr=1e5", "sgd:lr=1e-6"], seeds=1, epochs=2, out=tmp_path, progress=False
+    )
+    assert [run.diverged for run in found.runs] == [True, False]
+    assert found.ok
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"seeds": 0}, "seeds must be"),
+        ({"seeds": [1, 1]}, "seeds must be"),
+        ({"seeds": [-1]}, "seeds must be"),
+        ({"epochs": 0}, "epochs must be at least 1, got 0"),
+        ({"jobs": 0}, "jobs must be at least 1"),
+        ({"batch_size": 3}, "options are for named tasks"),
+    ],
+)
+def test_impossible_wishes_are_refused_before_any_work(
+    tiny_task: MakeTask, tmp_path: Path, options: dict[str, Any], message: str
+) -> None:
+    arguments = {"seeds": 1, "epochs": 1, "out": tmp_path, "progress": False, **options}
+    with pytest.raises(ValueError, match=message):
+        compare(tiny_task(), ["sgd"], **arguments)
+    assert not list(tmp_path.iterdir())
+
+
+def test_weight_decay_is_the_papers_on_its_tasks_only(tiny_task: MakeTask, tmp_path: Path) -> None:
+    def kwargs(task: str | Task, **options: Any) -> dict[str, Any]:
+        found = compare(task, ["adam"], seeds=1, epochs=1, out=tmp_path, progress=False, **options)
+        return found.runs[0].config["optimizer"]["kwargs"]
+
+    assert kwargs("digits-lr")["weight_decay"] == 1e-4
+    assert kwargs("digits-lr", weight_decay=0.0)["weight_decay"] == 0.0
+    assert "weight_decay" not in kwargs(tiny_task())
+
+
+def test_results_give_tables_and_a_report(tiny_task: MakeTask, tmp_path: Path) -> None:
+    found = compare(tiny_task(), ["adam", "adams"], seeds=3, epochs=2, out=tmp_path, progress=False)
+    assert {row.label for row in found.table().rows} == {"Adam", "AdamS"}
+    assert "| Adam " in found.to_markdown()
+    assert r"\begin{" in found.to_latex()
+    assert "AdamS" in found.to_csv()
+    assert json.loads(found.to_json())
+    assert "AdamS" in found._repr_html_()
+    assert "<html" in found.report(tmp_path / "report.html").read_text()
+    [axes] = found.plot("valid_accuracy", log=True)
+    assert [line.get_label() for line in axes.get_lines()] == ["Adam (n=3)", "AdamS (n=3)"]
+    assert list(axes.get_lines()[0].get_xdata()) == [1, 2]
+    assert isinstance(found.check(), list)
+    with pytest.raises(ValueError, match="unknown format 'word'"):
+        found.to("word")
+
+
+def make_requests(*labels: str, epochs: int = 4) -> list[RunRequest]:
+    return [
+        RunRequest(index, {"optimizer": {"label": label}, "seed": 0, "epochs": epochs}, Path("x"), None)  # type: ignore[arg-type]
+        for index, label in enumerate(labels)
+    ]
+
+
+def row(epoch: int, diverged: bool = False) -> dict[str, Any]:
+    loss = None if diverged else 0.5
+    return {"epoch": epoch, "train_loss": loss, "valid_loss": loss, "valid_accuracy": loss, "diverged": diverged}
+
+
+def follow(display: Progress) -> None:
+    with display:
+        for event in (
+            Event("done", 2),
+            Event("start", 0),
+            Event("epoch", 0, row(1)),
+            Event("epoch", 0, row(4)),
+            Event("done", 0),
+            Event("start", 1),
+            Event("waiting", 1),
+            Event("start", 1),
+            Event("epoch", 1, row(1, diverged=True)),
+            Event("done", 1),
+            Event("start", 3),
+            Event("failed", 3, message="no [memory]"),
+        ):
+            display.report(event)
+
+
+def test_plain_lines_tell_each_run_once() -> None:
+    out = io.StringIO()
+    follow(PlainLines(make_requests("Adam", "AdamS", "there", "SGD"), Console(file=out, width=300)))
+    lines = out.getvalue().splitlines()
+    assert lines[0].startswith("[2/4] Adam, seed 0: train 0.5, valid 0.5, accuracy 0.5 (")
+    assert "left" in lines[0]
+    assert lines[1].startswith("[2/4] AdamS, seed 0: another command is computing it; waiting")
+    assert lines[2].startswith("[3/4] AdamS, seed 0: diverged in epoch 1")
+    assert lines[3] == "[4/4] SGD, seed 0: failed: no [memory]"
+    assert lines[4:] == ["1 of 4 runs were there already"]
+
+
+def test_the_live_display_shows_what_runs_and_what_went_wrong() -> None:
+    out = io.StringIO()
+    console = Console(file=out, width=120, force_terminal=True)
+    requests = make_requests("Adam", "AdamS", "there", "SGD")
+    display = LiveDisplay(requests, console)
+    with display:
+        display.report(Event("start", 0))
+        display.report(Event("epoch", 0, row(2)))
+        console.print(display._bars.get_renderable())
+    assert "Adam, seed 0" in out.getvalue()
+    assert "train 0.5" in out.getvalue()
+    assert "0 of 4 runs" in out.getvalue()
+    follow(LiveDisplay(requests, console))
+    assert "SGD, seed 0 failed: no [memory]" in out.getvalue()
+    assert "diverged in epoch 1" in out.getvalue()
+
+
+def test_time_left_counts_what_was_trained_not_what_was_found() -> None:
+    display = Progress(make_requests("a", "b", "c", epochs=10))
+    assert display.time_left() == ""
+    display.report(Event("done", 0))
+    assert display.time_left() == ""
+    display._began -= 50.0
+    for epoch in range(1, 6):
+        display.report(Event("epoch", 1, row(epoch)))
+    assert display.time_left() == f"{duration(150)} left"  # 15 epochs at 10 s each

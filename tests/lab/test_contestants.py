@@ -1,0 +1,149 @@
+"""Contestants: one line per optimizer, read, named and built."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import surefoot
+from surefoot.lab.contestants import Contestant, accepted_options, load_class, parse_all
+
+
+def weights() -> list[torch.nn.Parameter]:
+    return [torch.nn.Parameter(torch.zeros(3))]
+
+
+@pytest.mark.parametrize(
+    ("spec", "label", "cls", "kwargs"),
+    [
+        ("adam", "Adam", torch.optim.Adam, {}),
+        ("AdamW", "AdamW", torch.optim.AdamW, {}),
+        ("adams:eta=1e-4", "AdamS eta=0.0001", surefoot.AdamS, {"eta": 1e-4}),
+        (
+            "adamucb:eta=0.01,weighting=unit,reference=True",
+            "AdamUCB eta=0.01 weighting=unit reference=True",
+            surefoot.AdamUCB,
+            {"eta": 0.01, "weighting": "unit", "reference": True},
+        ),
+        ("sgd:momentum=0.9,nesterov=True", "SGD momentum=0.9 nesterov=True", torch.optim.SGD, None),
+        ("adam:betas=(0.9,0.99),lr=3e-4", "Adam betas=(0.9,0.99) lr=0.0003", torch.optim.Adam, None),
+        ("torch.optim.AdamW:lr=3e-4,weight_decay=0.01", "AdamW lr=0.0003 weight_decay=0.01", torch.optim.AdamW, None),
+        ("torch.optim:AdamW", "AdamW", torch.optim.AdamW, {}),
+        ("torch.optim:AdamW:lr=1", "AdamW lr=1", torch.optim.AdamW, {"lr": 1}),
+        (" adam:lr=-0.5 ", "Adam lr=-0.5", torch.optim.Adam, {"lr": -0.5}),
+    ],
+)
+def test_specs_are_read(spec: str, label: str, cls: type, kwargs: dict | None) -> None:
+    one = Contestant.parse(spec)
+    assert one.label == label
+    assert one.cls is cls
+    assert kwargs is None or one.kwargs == kwargs
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("adms", "did you mean"),
+        ("quite-another", "unknown optimizer 'quite-another'"),
+        ("adams:eta", "cannot import the optimizer 'adams:eta'"),
+        ("adams:0.1", "cannot read the options"),
+        ("adam:lr=open('x')", "cannot read the options"),
+        ("adam:lr=1,lr=2", "cannot read the options"),
+        ("adam:**{}", "cannot read the options"),
+        ("torch.optim.Nothing", "cannot import the optimizer 'torch.optim.Nothing'"),
+        ("no_such_package.Thing", "No module named 'no_such_package'"),
+        ("torch.__version__", "is not an optimizer class"),
+        ("adam:schedule=stairs", "unknown schedule 'stairs'"),
+        ("", "cannot read the optimizer"),
+    ],
+)
+def test_what_cannot_be_read_is_told(spec: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message.replace("(", r"\(")):
+        Contestant.parse(spec)
+
+
+def test_every_surefoot_optimizer_has_its_short_name() -> None:
+    named = [name for name in surefoot.__all__ if name.startswith(("Ada", "Momentum", "NAdam"))]
+    assert len(named) >= 10
+    for name in named:
+        assert Contestant.parse(name.lower()).cls is getattr(surefoot, name)
+
+
+def test_defaults_reach_those_who_accept_them_and_lose_against_own_options() -> None:
+    assert Contestant.parse("adam:lr=0.5").resolve(lr=1e-3, weight_decay=1e-4) == {
+        "lr": 0.5,
+        "weight_decay": 1e-4,
+        "fused": True,
+    }
+    assert "weight_decay" not in Contestant.parse("lbfgs").resolve(lr=1e-3, weight_decay=1e-4)
+    assert "weight_decay" not in Contestant.parse("adam").resolve(lr=1e-3, weight_decay=None)
+    assert "fused" not in Contestant.parse("adam:foreach=True").resolve(lr=1e-3)
+    assert Contestant.parse("adam:fused=False").resolve(lr=1e-3)["fused"] is False
+
+
+def test_a_default_eta_is_recorded() -> None:
+    assert Contestant.parse("adamucb").resolve(lr=1e-3)["eta"] == surefoot.AdamUCB(weights()).defaults["eta"]
+    assert Contestant.parse("adamucb:eta=7").resolve(lr=1e-3)["eta"] == 7
+
+
+def test_noise_follows_the_seed_of_the_run() -> None:
+    assert Contestant.parse("adams").build(weights(), seed=5, lr=1e-3).defaults["seed"] == 5
+    assert Contestant.parse("adams:seed=9").build(weights(), seed=5, lr=1e-3).defaults["seed"] == 9
+
+
+def test_an_option_the_class_does_not_have_names_the_contestant() -> None:
+    with pytest.raises(TypeError, match=r"'adam:speed=2'.*speed"):
+        Contestant.parse("adam:speed=2").build(weights(), lr=1e-3)
+
+
+def test_options_handed_to_a_parent_are_found() -> None:
+    class Child(torch.optim.SGD):
+        def __init__(self, params: object, twist: float = 1.0, **kwargs: object) -> None:
+            super().__init__(params, **kwargs)
+
+    assert {"twist", "lr", "momentum"} <= accepted_options(Child)
+    assert "params" not in accepted_options(Child)
+
+
+def test_labels_are_made_distinct(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text("import torch\nclass Adam(torch.optim.Adam):\n    pass\n")
+    labels = [one.label for one in parse_all(["adam", f"{path}:Adam", "adam:lr=0.00100000001", "adam:lr=0.001"])]
+    assert len(set(labels)) == 4
+    assert labels[0] == "Adam (torch.optim.Adam)"
+    assert labels[1].startswith("Adam (") and str(path) in labels[1]
+    assert labels[2].startswith("Adam lr=0.001")
+
+
+@pytest.mark.parametrize("second", ["adam", "torch.optim.Adam", "torch.optim:Adam", torch.optim.Adam])
+def test_the_same_contestant_twice_is_refused(second: object) -> None:
+    with pytest.raises(ValueError, match="are the same"):
+        parse_all(["adam", second])  # type: ignore[list-item]
+
+
+def test_a_file_of_ones_own_is_a_contestant_and_editing_it_makes_another(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text("import torch\nclass Slow(torch.optim.SGD):\n    pass\n")
+    one = Contestant.parse(f"{path}:Slow:lr=0.25")
+    assert one.build(weights()).param_groups[0]["lr"] == 0.25
+    before = one.code()
+    path.write_text(path.read_text() + "# edited\n")
+    assert one.code() != before
+    assert Contestant.parse("adam").code() == Contestant.parse("adams").code() == ""
+
+
+def test_third_party_optimizers_are_contestants() -> None:
+    one = Contestant.parse("schedulefree.AdamWScheduleFree:warmup_steps=5")
+    assert one.build(weights(), lr=0.5, weight_decay=1e-4).param_groups[0]["warmup_steps"] == 5
+
+
+def test_a_class_can_be_given_in_code() -> None:
+    class Mine(torch.optim.SGD):
+        pass
+
+    one = Contestant.create("my own", Mine, {"lr": 0.5, "schedule": "cosine"})
+    assert (one.label, one.schedule, one.cls) == ("my own", "cosine", Mine)
+    assert Contestant.create(None, torch.optim.Adam).class_path == "torch.optim.Adam"
+    assert load_class("torch.optim.Adam") is torch.optim.Adam

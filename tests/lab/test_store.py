@@ -1,0 +1,151 @@
+"""Run folders: whole lines, whole files, one writer."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from surefoot.lab import store
+from surefoot.lab.store import Busy, MetricsLog, StoreError, open_folder, read_metrics, read_runs, write_atomic
+
+
+def write_run(folder: Path, label: str = "Adam", seed: int = 0, position: int = 0, **changes: object) -> Path:
+    folder.mkdir(parents=True)
+    optimizer = {"label": label, "position": position}
+    config = {"format": 1, "task": {"name": "toy"}, "optimizer": optimizer, "seed": seed, "epochs": 2, **changes}
+    store.write_config(folder, config)
+    return folder
+
+
+def test_a_write_that_fails_leaves_the_old_file_and_no_rubbish(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "file"
+    write_atomic(path, b"old")
+
+    def full(handle: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(StoreError, match=r"cannot write .*file: No space left.*run the same command again") as caught:
+        write_atomic(path, b"new content")
+    assert caught.value.fatal
+    assert path.read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_a_torn_last_line_does_not_count_and_is_removed_before_the_next(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b'{"epoch": 1}\n{"epoch": 2}\n{"epoch": 3, "tr')
+    assert read_metrics(path) == ([{"epoch": 1}, {"epoch": 2}], 26)
+    log = MetricsLog(path)
+    log.append({"epoch": 3})
+    log.close()
+    assert path.read_text() == '{"epoch": 1}\n{"epoch": 2}\n{"epoch": 3}\n'
+
+
+@pytest.mark.parametrize(
+    "text", ['{"epoch": 1}\nrubbish\n{"epoch": 3}\n', '{"epoch": 1}\n{"epoch": 3}\n', '{"epoch": 1}\n[]\n']
+)
+def test_damaged_metrics_are_told_with_their_line(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(text)
+    with pytest.raises(StoreError, match=r"metrics.jsonl is damaged at line 2"):
+        read_metrics(path)
+    assert path.read_text() == text
+
+
+def test_half_a_line_on_a_full_disk_is_taken_back(tmp_path: Path) -> None:
+    log = MetricsLog(tmp_path / "metrics.jsonl")
+    log.append({"epoch": 1})
+
+    class HalfFull:
+        def __init__(self, file: object) -> None:
+            self.file = file
+
+        def write(self, data: bytes) -> int:
+            return self.file.write(data[:5])  # type: ignore[attr-defined]
+
+        def truncate(self, size: int) -> None:
+            self.file.truncate(size)  # type: ignore[attr-defined]
+
+    log._file = HalfFull(log._file)  # type: ignore[assignment]
+    with pytest.raises(StoreError, match="No space left"):
+        log.append({"epoch": 2})
+    assert (tmp_path / "metrics.jsonl").read_text() == '{"epoch": 1}\n'
+    assert [row["epoch"] for row in log.rows] == [1]
+
+
+def test_numbers_that_json_cannot_hold_are_refused(tmp_path: Path) -> None:
+    log = MetricsLog(tmp_path / "metrics.jsonl")
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        log.append({"epoch": 1, "train_loss": float("nan")})
+    log.close()
+    assert (tmp_path / "metrics.jsonl").read_bytes() == b""
+
+
+def test_cutting_forgets_the_later_epochs_only(tmp_path: Path) -> None:
+    log = MetricsLog(tmp_path / "metrics.jsonl")
+    for epoch in (1, 2, 3):
+        log.append({"epoch": epoch})
+    log.cut(2)
+    log.append({"epoch": 2, "again": True})
+    log.close()
+    assert read_metrics(tmp_path / "metrics.jsonl")[0] == [{"epoch": 1}, {"epoch": 2, "again": True}]
+
+
+def test_a_folder_has_one_holder(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with open_folder(folder), pytest.raises(Busy), open_folder(folder, wait=False):
+        pass
+    with open_folder(folder, wait=False):  # free again
+        pass
+
+
+def test_what_a_killed_process_left_half_written_is_cleared(tmp_path: Path) -> None:
+    (tmp_path / ".checkpoint.pt.123.part").write_bytes(b"half")
+    with open_folder(tmp_path):
+        assert not list(tmp_path.glob(".*.part"))
+
+
+def test_another_format_is_refused_with_both_numbers(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", format=7)
+    with pytest.raises(StoreError, match=r"format 7 .* reads format 1.*another --out"):
+        read_runs(tmp_path)
+    assert json.loads((folder / "config.json").read_text())["format"] == 7
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"key": "abc"}'])
+def test_an_unreadable_configuration_is_told(tmp_path: Path, text: str) -> None:
+    folder = write_run(tmp_path / "run")
+    (folder / "config.json").write_text(text)
+    with pytest.raises(StoreError, match=r"config.json cannot be read"):
+        read_runs(tmp_path)
+
+
+def test_runs_come_in_the_order_of_the_comparison(tmp_path: Path) -> None:
+    write_run(tmp_path / "toy" / "a", "AdamS", 1, position=1)
+    write_run(tmp_path / "toy" / "b", "SGD", 0, position=0)
+    write_run(tmp_path / "toy" / "c", "AdamS", 0, position=1)
+    write_run(tmp_path / ".base" / "d", "hidden")
+    assert [(run.label, run.seed) for run in read_runs(tmp_path)] == [("SGD", 0), ("AdamS", 0), ("AdamS", 1)]
+
+
+def test_state_of_a_run(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run")
+    log = MetricsLog(folder / "metrics.jsonl")
+    log.append({"epoch": 1, "diverged": False})
+    run = store.read_run(folder)
+    assert (run.finished, run.diverged, run.error) == (False, False, None)
+    (folder / "error.txt").write_text("it broke")
+    assert run.error == "it broke"
+    log.append({"epoch": 2, "diverged": False})
+    log.close()
+    assert store.read_run(folder).finished
+
+
+def test_no_folder_is_told(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="is not a folder"):
+        read_runs(tmp_path / "nothing")
