@@ -31,13 +31,15 @@ if TYPE_CHECKING:
     from surefoot.named import NAdamUCB as NAdamUCB
     from surefoot.optimizer import LossAware as LossAware
     from surefoot.schedules import EtaSchedule as EtaSchedule
+    from surefoot.weigher import Weigher as Weigher
+    from surefoot.weigher import weigh as weigh
     from surefoot.wrap import LossWeighted as LossWeighted
-    from surefoot.wrap import weigh as weigh
 
 _HOME = {
     "LossAware": "optimizer",
     "LossWeighted": "wrap",
-    "weigh": "wrap",
+    "Weigher": "weigher",
+    "weigh": "weigher",
     "EtaSchedule": "schedules",
     **dict.fromkeys(
         [

@@ -27,6 +27,10 @@ class TakesLoss(Optimizer):
         """
         self._gathered.add(readings.as_scalar(loss, who=type(self).__name__), readings.check_mass(weight))
 
+    def forget_losses(self) -> None:
+        """Let go of what was recorded, where a step will not come and gradients are not cleared with zero_grad()."""
+        self._gathered.clear()
+
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear the gradients, and let go of losses whose step was skipped."""
         self._gathered.open_window()

@@ -121,15 +121,23 @@ def _inverse_mills(u: Number) -> Number:
     return math.exp(-0.5 * u * u) / math.sqrt(2 * math.pi) / (0.5 * math.erfc(-u / math.sqrt(2)))
 
 
+def _is_deviation(eta: float) -> bool:
+    return 0 <= eta < math.inf
+
+
+def _is_share(eta: float) -> bool:
+    return 0 <= eta < 1
+
+
 RULES: dict[str, Rule] = {
     "plain": Rule("plain", _plain, eta=0.0),
     "ucb": Rule("ucb", _ucb, eta=0.01),
     "cb": Rule("cb", _cb, eta=1e-4),
-    "s": Rule("s", _s, eta=1e-4, uses_noise=True, allowed=lambda x: 0 <= x < math.inf,
+    "s": Rule("s", _s, eta=1e-4, uses_noise=True, allowed=_is_deviation,
               allowed_words="the standard deviation of its noise, a finite number that is not negative"),
     "pi": Rule("pi", _pi, eta=0.0),
     "ei": Rule("ei", _ei, eta=0.0),
-    "cvar": Rule("cvar", _cvar, eta=0.5, allowed=lambda x: 0 <= x < 1,
+    "cvar": Rule("cvar", _cvar, eta=0.5, allowed=_is_share,
                  allowed_words="the share of batches left out, at least 0 and below 1"),
 }  # fmt: skip
 

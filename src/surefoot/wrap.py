@@ -224,11 +224,10 @@ class LossWeighted(TakesLoss):
         lent: list[tuple[Tensor, Tensor | None]] = []
         try:
             for group, weight in zip(self.param_groups, weights):
-                if isinstance(weight, Tensor) or weight != 1 or coasting is True:
-                    params = [p for p in group["params"] if p.grad is not None]
-                    for p, copy in zip(params, weighted([p.grad for p in params], weight, coasting)):  # type: ignore[misc]
-                        lent.append((p, p.grad))
-                        p.grad = copy
+                params = [p for p in group["params"] if p.grad is not None]
+                for p, copy in zip(params, weighted([p.grad for p in params], weight, coasting)):  # type: ignore[misc]
+                    lent.append((p, p.grad))
+                    p.grad = copy
             self._step_base()
         finally:
             for p, grad in lent:
@@ -280,10 +279,11 @@ def weighted(grads: list[Tensor], weight: Number, coasting: Any) -> list[Tensor]
     """
     if coasting is True:
         return [torch.zeros_like(grad) for grad in grads]
-    if isinstance(weight, Tensor) or any(grad.layout is not torch.strided for grad in grads):
-        copies = [grad * (weight.to(grad.device) if isinstance(weight, Tensor) else weight) for grad in grads]
+    together = len({grad.device for grad in grads}) == 1 and all(grad.layout is torch.strided for grad in grads)
+    if together:
+        copies = list(torch._foreach_mul(grads, weight.to(grads[0].device) if isinstance(weight, Tensor) else weight))
     else:
-        copies = list(torch._foreach_mul(grads, weight)) if grads else []
+        copies = [grad * (weight.to(grad.device) if isinstance(weight, Tensor) else weight) for grad in grads]
     if isinstance(coasting, Tensor):
         copies = [torch.where(coasting.to(copy.device), torch.zeros_like(copy), copy) for copy in copies]
     return copies
@@ -304,7 +304,8 @@ def check_base(base: Any) -> None:
         )
     if "eta" in base.defaults:
         raise ValueError(
-            f"{name} has an 'eta' of its own, which LossWeighted would overwrite; weigh the loss with surefoot.weigh instead"
+            f"{name} has an 'eta' of its own, which LossWeighted would overwrite; weigh the loss with surefoot.weigh "
+            "instead"
         )
 
 
@@ -321,4 +322,7 @@ def check_settings(*, weighting: str, loss_beta: float, seed: int, nonfinite: st
 
 
 def _refusal(who: str, what: str) -> str:
-    return f"{who}: {what}, and nonfinite='raise' was asked for; nothing was changed (nonfinite='skip' skips such steps)"
+    return (
+        f"{who}: {what}, and nonfinite='raise' was asked for; nothing was changed "
+        "(nonfinite='skip' skips such steps)"
+    )
