@@ -42,9 +42,7 @@ def test_draws_do_not_remember_earlier_ones(lag: int) -> None:
     ("one", "other"),
     [((0, 0), (1, 0)), ((0, 0), (0, 1)), ((0, 1), (1, 0)), ((5, 0), (5 + 2**32, 0)), ((0, 0), (2**31, 0))],
 )
-def test_streams_of_other_seeds_and_groups_are_unrelated(
-    one: tuple[int, int], other: tuple[int, int]
-) -> None:
+def test_streams_of_other_seeds_and_groups_are_unrelated(one: tuple[int, int], other: tuple[int, int]) -> None:
     a, b = stream(*one), stream(*other)
     assert abs((a * b).mean()) * math.sqrt(DRAWS) < 4
     assert abs((a[1:] * b[:-1]).mean()) * math.sqrt(DRAWS) < 4
@@ -107,9 +105,7 @@ def test_published_values_never_change() -> None:
 
 
 def test_the_noise_needs_no_torch() -> None:
-    script = (
-        "import sys; import surefoot.noise as n; n.standard_normal(0, 1); sys.exit('torch' in sys.modules)"
-    )
+    script = "import sys; import surefoot.noise as n; n.standard_normal(0, 1); sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
 
 

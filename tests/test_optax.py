@@ -38,15 +38,11 @@ def normal_pdf(x: float) -> float:
 def quantile(share: float) -> float:
     low, high = -10.0, 10.0
     for _ in range(100):
-        low, high = (
-            ((low + high) / 2, high) if normal_cdf((low + high) / 2) < share else (low, (low + high) / 2)
-        )
+        low, high = ((low + high) / 2, high) if normal_cdf((low + high) / 2) < share else (low, (low + high) / 2)
     return low
 
 
-def oracle_weights(
-    rule: str, eta: float, weighting: str, losses: Any, beta: float = 0.9, seed: int = 0
-) -> list[float]:
+def oracle_weights(rule: str, eta: float, weighting: str, losses: Any, beta: float = 0.9, seed: int = 0) -> list[float]:
     """The weights in the words of the paper: r and s, corrected for their bias, before each loss."""
     r = s = 0.0
     best, weights = math.inf, []
@@ -144,9 +140,7 @@ def test_trajectories_follow_the_oracle(engine: str, decoupled: bool) -> None:
     with jax.enable_x64(True):
         params, _ = drive(getattr(so, f"{engine}_ucb")(0.01, **options))
     assert_close(params, expected, rtol=1e-9)
-    params, _ = drive(
-        getattr(so, f"{engine}_ucb")(0.01, **options), LOSSES, [f32(g) for g in GRADS], f32(START)
-    )
+    params, _ = drive(getattr(so, f"{engine}_ucb")(0.01, **options), LOSSES, [f32(g) for g in GRADS], f32(START))
     assert_close(params, expected, rtol=1e-4)
     assert {x.dtype for x in jax.tree.leaves(params)} == {np.dtype("float32")}
 
@@ -166,9 +160,7 @@ def test_zero_eta_with_unit_weighting_is_plain_adam() -> None:
     plain = optax.with_extra_args_support(optax.adam(0.01))
     grads = [f32(g) for g in GRADS]
     ours = so.adam_ucb(0.01, eta=0.0, weighting="unit")
-    assert_equal(
-        drive(ours, LOSSES[:6], grads, f32(START))[0], drive(plain, LOSSES[:6], grads, f32(START))[0]
-    )
+    assert_equal(drive(ours, LOSSES[:6], grads, f32(START))[0], drive(plain, LOSSES[:6], grads, f32(START))[0])
 
 
 def test_the_table_mirrors_the_rules_of_pytorch() -> None:
@@ -190,9 +182,7 @@ def test_the_table_mirrors_the_rules_of_pytorch() -> None:
                 seen = so.TiltState(*map(jnp.asarray, (count, mean, std, best, 0.0, 0.0, 1.0)))
                 lean = [float(x) for x in ours.lean(seen, jnp.asarray(ETAS[name]), jnp.asarray(noise))]
             torch_seen = moments.Seen(count=count, mean=mean, std=std, best=best)
-            assert lean == pytest.approx(
-                [float(x) for x in theirs.lean(torch_seen, ETAS[name], noise)], rel=1e-9
-            )
+            assert lean == pytest.approx([float(x) for x in theirs.lean(torch_seen, ETAS[name], noise)], rel=1e-9)
 
 
 @pytest.mark.parametrize("rule", list(ETAS))
@@ -219,9 +209,7 @@ def test_noise_is_that_of_the_other_frameworks() -> None:
 
 
 @pytest.mark.parametrize("beta", [0.0, 0.5, 0.9, 0.999, 0.99999])
-@pytest.mark.parametrize(
-    ("level", "wobble"), [(1.0, 0.3), (1e4, 1.0), (1e-25, 3e-26), (1e25, 1e24), (-5.0, 2.0)]
-)
+@pytest.mark.parametrize(("level", "wobble"), [(1.0, 0.3), (1e4, 1.0), (1e-25, 3e-26), (1e25, 1e24), (-5.0, 2.0)])
 def test_statistics_hold_in_single_precision(beta: float, level: float, wobble: float) -> None:
     losses = (level + wobble * np.random.default_rng(0).standard_normal(200)).astype(np.float32)
     tilt = so.scale_by_tilt("ucb", 0.1, loss_beta=beta)
@@ -237,9 +225,7 @@ def test_statistics_hold_in_single_precision(beta: float, level: float, wobble: 
         mean = shares @ losses[:t].astype(np.float64)
         std = math.sqrt(shares @ (losses[:t].astype(np.float64) - mean) ** 2)
         assert float(means[t - 1]) == pytest.approx(mean, rel=1e-5)
-        assert float(stds[t - 1]) == pytest.approx(
-            std, rel=2e-3, abs=1e-4 * wobble if t > 1 and beta else 0.0
-        )
+        assert float(stds[t - 1]) == pytest.approx(std, rel=2e-3, abs=1e-4 * wobble if t > 1 and beta else 0.0)
 
 
 def test_a_constant_loss_has_no_spread() -> None:
