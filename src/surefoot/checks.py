@@ -12,11 +12,16 @@ from torch.optim.optimizer import _get_foreach_kernels_supported_devices
 from torch.utils._foreach_utils import _get_fused_kernels_supported_devices
 
 from surefoot.engines.base import Engine, Members
+from surefoot.moments import Number
 from surefoot.readings import THREE_WAYS
 from surefoot.rules import Rule
 
 if TYPE_CHECKING:
     from surefoot.optimizer import LossAware
+
+#: What the published recipe exists for.
+PUBLISHED_ENGINES = ("adam", "momentum")
+PUBLISHED_RULES = ("plain", "ucb", "cb", "s")
 
 
 def check_group(group: dict[str, Any], engine: Engine, rule: Rule) -> None:
@@ -32,7 +37,8 @@ def check_group(group: dict[str, Any], engine: Engine, rule: Rule) -> None:
         raise ValueError(f"Invalid momentum value: {group['momentum']}; it must be at least 0 and below 1")
     if group["loss_beta"] is not None and not 0.0 <= group["loss_beta"] < 1.0:
         raise ValueError(
-            f"Invalid loss_beta value: {group['loss_beta']}; it must be at least 0 and below 1, or None for the engine's own"
+            f"Invalid loss_beta value: {group['loss_beta']}; it must be at least 0 and below 1, or None for the "
+            "engine's own"
         )
     rule.check(float(group["eta"]))
     for name, choices in {"weighting": ("paper", "unit"), "nonfinite": ("skip", "raise")}.items():
@@ -41,6 +47,8 @@ def check_group(group: dict[str, Any], engine: Engine, rule: Rule) -> None:
     if not isinstance(group["seed"], int):
         raise ValueError(f"Invalid seed value: {group['seed']!r}; it must be an integer")
     _check_paths(group, engine)
+    if group["reference"]:
+        _check_reference(group, engine, rule)
 
 
 def _check_lr(group: dict[str, Any]) -> None:
@@ -60,11 +68,21 @@ def _check_paths(group: dict[str, Any], engine: Engine) -> None:
         raise RuntimeError("`fused` and `foreach` cannot be `True` together; choose one")
     if group["fused"] and group["differentiable"]:
         raise RuntimeError("`fused` does not support `differentiable`; leave fused out")
-    if group["reference"]:
-        if group["weighting"] != "paper":
-            raise ValueError("reference=True follows the published recipe and needs weighting='paper'")
-        if any(group.get(flag) for flag in ("fused", "foreach", "capturable", "amsgrad", "nesterov")):
-            raise ValueError("reference=True is a plain slow loop: leave fused, foreach, capturable, amsgrad and nesterov out")
+
+
+def _check_reference(group: dict[str, Any], engine: Engine, rule: Rule) -> None:
+    if engine.name not in PUBLISHED_ENGINES or rule.name not in PUBLISHED_RULES:
+        raise ValueError(
+            f"reference=True goes with the engines {', '.join(PUBLISHED_ENGINES)} and the rules "
+            f"{', '.join(PUBLISHED_RULES)}, but this is {engine.name} with {rule.name}"
+        )
+    if group["weighting"] != "paper":
+        raise ValueError("reference=True follows the published recipe and needs weighting='paper'")
+    if any(group.get(flag) for flag in ("fused", "foreach", "capturable", "differentiable", "amsgrad", "nesterov")):
+        raise ValueError(
+            "reference=True is a plain slow loop: leave fused, foreach, capturable, differentiable, amsgrad and nesterov "
+            "out"
+        )
 
 
 def check_params(group: dict[str, Any], engine: Engine, who: str) -> None:
@@ -124,30 +142,31 @@ def only_creates_state(optimizer: Optimizer, closure: Any) -> None:
         raise RuntimeError(f"{type(optimizer).__name__}.step() got no loss: {THREE_WAYS}")
 
 
-def is_fine_on_host(group: dict[str, Any], loss: float, who: str) -> bool:
-    """Whether the step may go on; with nonfinite="raise" it must."""
-    fine = math.isfinite(loss)
-    what = f"the loss is {loss}"
-    if fine and group["check_gradients"]:
-        fine = all(bool(p.grad.sum().isfinite()) for p in group["params"] if p.grad is not None)
-        what = "a gradient is not finite"
-    if not fine and group["nonfinite"] == "raise":
-        raise FloatingPointError(
-            f"{who}: {what}, and nonfinite='raise' was asked for; nothing was changed (nonfinite='skip' skips such steps)"
-        )
-    return fine
+def is_fine(optimizer: LossAware, loss: Number) -> bool | Tensor:
+    """Whether the step may go on, the same for all groups: a bool on the host, a 0-d tensor on a device.
 
-
-def is_fine_on_device(group: dict[str, Any], loss: Tensor, who: str) -> Tensor:
-    """The same as a 0-d tensor; only nonfinite="raise" reads it back."""
-    fine = loss.isfinite()
-    if group["check_gradients"]:
-        for p in group["params"]:
-            if p.grad is not None:
-                fine = fine & p.grad.sum().isfinite().to(fine.device)
-    if group["nonfinite"] == "raise" and not bool(fine):
+    On a device only nonfinite="raise" reads it back.
+    """
+    groups = optimizer.param_groups
+    watched = [p.grad for group in groups if group["check_gradients"] for p in group["params"] if p.grad is not None]
+    fine: bool | Tensor
+    if isinstance(loss, Tensor):
+        fine = loss.isfinite()
+        for grad in watched:
+            fine = fine & _is_finite(grad).to(fine.device)
+        what = "the loss or a gradient is not finite"
+    else:
+        fine = math.isfinite(loss)
+        what = "a gradient is not finite" if fine else f"the loss is {loss}"
+        fine = fine and all(map(_is_finite, watched))
+    if any(group["nonfinite"] == "raise" for group in groups) and not fine:
         raise FloatingPointError(
-            f"{who}: the loss or a gradient is not finite, and nonfinite='raise' was asked for; nothing was changed "
+            f"{type(optimizer).__name__}: {what}, and nonfinite='raise' was asked for; nothing was changed "
             "(nonfinite='skip' skips such steps)"
         )
     return fine
+
+
+def _is_finite(grad: Tensor) -> Tensor:
+    # One read and no temporary; a sum in half precision would overflow by itself.
+    return grad.sum(dtype=torch.float32 if grad.dtype.itemsize < 4 else None).isfinite()

@@ -77,28 +77,33 @@ class LossAware(TakesLoss):
         if reading is None:
             checks.only_creates_state(self, closure)
             for group in self.param_groups:
-                self._init_group(group, [], [], [], on_device=bool(group["capturable"]))
+                # The losses of parameters on an accelerator will come from there, and decide what state is kept.
+                on_device = bool(group["capturable"]) or any(p.device.type != "cpu" for p in group["params"])
+                self._init_group(group, [], [], [], on_device=on_device)
             return returned
         checks.check_gradients(self)
+        fine = checks.is_fine(self, reading)
         for index, group in enumerate(self.param_groups):
             # What is maximized is a loss turned around, so that pessimism stays pessimism.
             value = -reading if group["maximize"] else reading
             if self._lives_on_device(group, reading):
-                self._step_on_device(index, group, value)
+                self._step_on_device(index, group, value, fine)
             else:
-                self._step_on_host(index, group, value)
+                self._step_on_host(index, group, float(value), bool(fine))
         return returned
 
     def _lives_on_device(self, group: dict[str, Any], reading: Number) -> bool:
+        if group["reference"]:
+            return False
         return bool(group["capturable"]) or isinstance(reading, Tensor) or group["seen"].device.type != "cpu"
 
     def _loss_beta(self, group: dict[str, Any]) -> float:
         return self.engine.momentum(group) if group["loss_beta"] is None else group["loss_beta"]
 
-    def _step_on_host(self, index: int, group: dict[str, Any], loss: float) -> None:
+    def _step_on_host(self, index: int, group: dict[str, Any], loss: float, fine: bool) -> None:
         ledger = self._ledger(index, group)
         seen = ledger.read()
-        if not checks.is_fine_on_host(group, loss, type(self).__name__):
+        if not fine:
             ledger.write(seen._replace(skipped=seen.skipped + 1))
             return
         if group["reference"]:
@@ -129,14 +134,15 @@ class LossAware(TakesLoss):
         self._rosters[index] = histories.Roster.of(every, group, self.state)
         return [(members, checks.choose_path(group, self.engine, members)) for members in every]
 
-    def _step_on_device(self, index: int, group: dict[str, Any], loss: Number) -> None:
+    def _step_on_device(self, index: int, group: dict[str, Any], loss: Number, fine: bool | Tensor) -> None:
+        self._rosters[index] = None  # state is about to change its place or units
         home = loss.device if isinstance(loss, Tensor) else group["seen"].device
         dtype = wide(home)
         if group["seen"].device != home or group["seen"].dtype != dtype:
             group["seen"] = group["seen"].to(home, dtype)
         loss = scalar_on(home, loss)
         seen = Seen(*group["seen"].clone().unbind())
-        proceed = checks.is_fine_on_device(group, loss, type(self).__name__)
+        proceed = fine.to(home) if isinstance(fine, Tensor) else torch.full((), fine, device=home)
         safe = torch.where(proceed, loss, seen.mean)
         noise = standard_normal_tensor(group["seed"], seen.count, index) if self.rule.uses_noise else 0.0
         after = weigh(self.rule, seen, safe, group["eta"], noise, group["weighting"])
@@ -156,16 +162,15 @@ class LossAware(TakesLoss):
         group["seen"].copy_(torch.where(proceed, stacked, kept))
 
     def _lists(
-        self, group: dict[str, Any], *, on_device: bool
+        self, group: dict[str, Any], *, on_device: bool, apart: bool = False
     ) -> tuple[list[Tensor], list[Tensor], list[Tensor], list[list[Tensor]]]:
         """Collect what has a gradient: parameters, gradients, step counters and the engine's state, in step."""
         params: list[Tensor] = []
         grads: list[Tensor] = []
         steps: list[Tensor] = []
         lists: list[list[Tensor]] = [[] for _ in histories.names(self.engine, group, on_device)]
-        self._init_group(
-            group, params, grads, steps, *lists, on_device=on_device, apart=torch.compiler.is_compiling()
-        )
+        apart = apart or torch.compiler.is_compiling()
+        self._init_group(group, params, grads, steps, *lists, on_device=on_device, apart=apart)
         return params, grads, steps, lists
 
     def _init_group(
@@ -185,6 +190,10 @@ class LossAware(TakesLoss):
         steps.extend([state["step"] for state in states])
         for name, tensors in zip(histories.names(self.engine, group, on_device), lists):
             tensors.extend([state[name] for state in states])
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint needs: the engine's state, and the statistics of the loss in the parameter groups."""
+        return checkpoint.unshared(super().state_dict(), self)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a checkpoint: this optimizer's, an older one that lacks something, or a plain torch optimizer's."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from surefoot.histories import bucket
 from surefoot.moments import Seen
 from surefoot.noise import standard_normal
 
@@ -34,7 +35,7 @@ def paper_weight(rule: str, loss: float, mu: float, sigma: float, eta: float, no
         return sigma * abs(mu) - (eta * abs(mu) - sigma) * (loss - mu)
     if rule == "s":
         return sigma + (eta * noise) * (loss - mu)
-    raise ValueError(f"the paper has no rule {rule!r}; reference=True goes with ucb, cb and s")
+    raise ValueError(f"the paper has no rule {rule!r}; it has ucb, cb and s")
 
 
 def algorithm_1(theta: Tensor, g: Tensor, m: Tensor, t: int, lr: float, beta: float) -> None:
@@ -80,8 +81,10 @@ def published_step(optimizer: LossAware, index: int, group: dict[str, Any], loss
     square = (seen.std**2 + seen.mean**2) * mass / (mass + group.get("eps", 1e-8))
     sigma = math.sqrt(max(square - mu**2, 0.0))
     weight = 0.0
-    params, grads, steps, lists = optimizer._lists(group, on_device=True)
-    for i, (theta, g) in enumerate(zip(params, grads)):
+    engine = optimizer.engine
+    found = optimizer._lists(group, on_device=True, apart=True)
+    for i, members in enumerate(bucket(engine, group, *found, on_device=True, singly=True)):
+        theta, g = members.params[0], members.grads[0]
         # One draw per tensor: tensors are numbered on from a million, clear of the parameter groups' own streams.
         noise = standard_normal(group["seed"], int(seen.count), 1_000_000 * (index + 1) + i)
         weight = paper_weight(optimizer.rule.name, loss, mu, sigma, group["eta"], noise)
@@ -90,8 +93,8 @@ def published_step(optimizer: LossAware, index: int, group: dict[str, Any], loss
             theta.mul_(1 - float(group["lr"]) * group["weight_decay"])
         else:
             g = g + group["weight_decay"] * theta
-        steps[i] += 1
-        _update(optimizer.engine.name, group, theta, weight * g, [column[i] for column in lists], steps[i])
+        members.step += 1
+        _update(engine.name, group, theta, weight * g, [column[0] for column in members.kept], members.step)
     flat = sigma == 0
     z = 0.0 if flat else (loss - mu) / sigma
     tilt = 0.0 if flat or z == 0 else (weight / sigma - 1) / z

@@ -35,8 +35,8 @@ class Members:
     def aligned(self) -> bool:
         """Whether entry i lies at the same place in memory in each of a parameter's tensors.
 
-        The fused kernels take it for granted; on the CPU they do not look, and would mix up a transposed gradient or write
-        past the edges of a parameter that is a slice.
+        The fused kernels take it for granted; on the CPU they do not look, and would mix up a transposed gradient or
+        write past the edges of a parameter that is a slice.
         """
         columns = (self.params, self.grads, *self.kept)
         if all(all(map(Tensor.is_contiguous, column)) for column in columns):

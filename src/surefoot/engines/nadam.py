@@ -6,7 +6,18 @@ from typing import Any
 
 from torch import Tensor
 
-from surefoot.engines.base import Engine, Members, applied, betas_of, counted, decay_decoupled, keep, ops_of, root, weighted
+from surefoot.engines.base import (
+    Engine,
+    Members,
+    applied,
+    betas_of,
+    counted,
+    decay_decoupled,
+    keep,
+    ops_of,
+    root,
+    weighted,
+)
 from surefoot.engines.lists import add_scaled, square_into
 from surefoot.moments import Number
 
