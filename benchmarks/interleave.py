@@ -1,0 +1,112 @@
+"""Time several ways of doing the same work side by side, and say what each takes in units of the first.
+
+Every round runs all contenders once, in a new random order, so that whatever else the machine is doing hits them all;
+the ratio to the baseline is formed inside a round, and the table shows the median over rounds, the quartiles, and a
+bootstrap interval of the median. A second copy of the baseline runs along: how far it is from 1.00 is what the
+benchmark itself gets wrong.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import platform
+import random
+import statistics
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def interleave(
+    contenders: Mapping[str, Callable[[], float]], rounds: int, seed: int = 0
+) -> dict[str, dict[str, float]]:
+    """Run every contender once a round and compare it with the first one.
+
+    Args:
+        contenders: functions that do the work once and return the seconds it took; the first is the baseline.
+        rounds: how many times.
+        seed: of the order within rounds and of the bootstrap.
+    """
+    shuffler = random.Random(seed)
+    names = list(contenders)
+    seconds: dict[str, list[float]] = {name: [] for name in names}
+    for name in names:
+        contenders[name]()  # state is created and pages are touched
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        for _ in range(rounds):
+            for name in shuffler.sample(names, len(names)):
+                seconds[name].append(contenders[name]())
+            gc.collect()
+    finally:
+        if collecting:
+            gc.enable()
+    base = seconds[names[0]]
+    return {name: _summary(seconds[name], base, shuffler) for name in names}
+
+
+def _summary(seconds: list[float], base: list[float], shuffler: random.Random) -> dict[str, float]:
+    ratios = sorted(own / other for own, other in zip(seconds, base))
+    medians = sorted(statistics.median(shuffler.choices(ratios, k=len(ratios))) for _ in range(1000))
+    quartiles = statistics.quantiles(ratios, n=4, method="inclusive") if len(ratios) > 1 else ratios * 3
+    return {
+        "ratio": statistics.median(ratios),
+        "quartile_1": quartiles[0],
+        "quartile_3": quartiles[2],
+        "low": medians[24],
+        "high": medians[974],
+        "milliseconds": 1e3 * statistics.median(seconds),
+        "rounds": len(ratios),
+    }
+
+
+def conditions() -> dict[str, Any]:
+    """What the numbers depend on."""
+    return {
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "cpu": _cpu(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+    }
+
+
+def _cpu() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+def caption(facts: Mapping[str, Any]) -> str:
+    """One line about the conditions."""
+    return (
+        f"{facts['threads']} thread(s), {facts['cores']} core(s), {facts['cpu']}, "
+        f"torch {facts['torch']}, Python {facts['python']}"
+    )
+
+
+def markdown(header: list[str], rows: list[list[str]]) -> str:
+    """A Markdown table whose columns line up in a terminal too."""
+    widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
+
+    def line(cells: list[str]) -> str:
+        return "| " + " | ".join(cell.ljust(width) for cell, width in zip(cells, widths)) + " |"
+
+    return "\n".join([line(header), "|" + "|".join("-" * (width + 2) for width in widths) + "|", *map(line, rows)])
+
+
+def save(name: str, facts: Mapping[str, Any], measured: Any, text: str) -> None:
+    """Keep a run: numbers as JSON, the table as Markdown."""
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / f"{name}.json").write_text(json.dumps({"conditions": facts, "measured": measured}, indent=1) + "\n")
+    (RESULTS / f"{name}.md").write_text(text + "\n")
+    print(f"\nsaved: {RESULTS.name}/{name}.json and {RESULTS.name}/{name}.md")
