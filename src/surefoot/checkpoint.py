@@ -1,4 +1,4 @@
-"""Checkpoints: complete what an older or a plain optimizer's lacks, and keep scalars exact where torch would cast them."""
+"""Checkpoints: complete what an older or a plain optimizer's lacks, keep scalars exact where torch would cast them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from surefoot.moments import Seen, blank
 
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from surefoot.optimizer import LossAware
 
 
-def completed(state_dict: dict[str, Any], optimizer: LossAware) -> dict[str, Any]:
+def completed(state_dict: dict[str, Any], optimizer: Optimizer) -> dict[str, Any]:
     """A copy of the state dict in which every group has all that this optimizer knows."""
     own = optimizer.param_groups
     saved = state_dict["param_groups"]
@@ -24,15 +25,41 @@ def completed(state_dict: dict[str, Any], optimizer: LossAware) -> dict[str, Any
         seen = group.get("seen")
         if isinstance(seen, Tensor) and seen.numel() != len(Seen._fields):
             raise ValueError(
-                f"the checkpoint's loss statistics have {seen.numel()} entries, this version keeps {len(Seen._fields)}; "
-                "load it with the version that wrote it"
+                f"the checkpoint's loss statistics have {seen.numel()} entries, this version keeps "
+                f"{len(Seen._fields)}; load it with the version that wrote it"
             )
         groups.append({**known, **group, "seen": blank() if seen is None else seen})
     return {**state_dict, "param_groups": groups}
 
 
+def unshared(state_dict: dict[str, Any], optimizer: LossAware) -> dict[str, Any]:
+    """A copy that shares no scalar with anything: distributed checkpoints load into it in place, one by one."""
+    names = ("step", *optimizer.engine.scalars)
+    state = {
+        key: {**values, **{name: values[name].clone() for name in names if name in values}}
+        for key, values in state_dict["state"].items()
+    }
+    groups = [{**group, "seen": group["seen"].clone()} for group in state_dict["param_groups"]]
+    return {**state_dict, "state": state, "param_groups": groups}
+
+
+def check_state(optimizer: LossAware, state_dict: dict[str, Any]) -> None:
+    """Refuse the state of another kind of optimizer before anything is changed."""
+    for saved, group in zip(state_dict["param_groups"], optimizer.param_groups):
+        # What comes after the first two (AMSGrad's maximum) starts from zero where it is missing.
+        needed = ("step", *optimizer.engine.state_names(group)[:2])
+        for key in saved["params"]:
+            state = state_dict["state"].get(key)
+            missing = [name for name in needed if state and state.get(name) is None]
+            if missing:
+                raise ValueError(
+                    f"the checkpoint has no {', '.join(missing)} for parameter {key}, only {', '.join(map(str, state))}: "
+                    f"it is not one that {type(optimizer).__name__} can go on from; start without optimizer state instead"
+                )
+
+
 def restore_scalars(optimizer: LossAware, state_dict: dict[str, Any]) -> None:
-    """Put the scalars of the histories back uncast (torch turns them into the parameter's dtype) and share them again."""
+    """Put the scalars of the histories back uncast (torch casts them to the parameter's dtype) and share them again."""
     names = ("step", *optimizer.engine.scalars)
     for saved, group in zip(state_dict["param_groups"], optimizer.param_groups):
         shared: dict[Any, dict[str, Tensor]] = {}
@@ -40,7 +67,10 @@ def restore_scalars(optimizer: LossAware, state_dict: dict[str, Any]) -> None:
             raw = state_dict["state"].get(key)
             if not raw:
                 continue
-            own = {name: _scalar(raw[name], name) for name in names if name in raw}
+            absent = [name for name in names if isinstance(raw.get(name), dict)]
+            for name in absent:  # what a flattened checkpoint knows nothing of comes back as an empty dict
+                del optimizer.state[p][name]
+            own = {name: _scalar(raw[name], name) for name in names if name in raw and name not in absent}
             kind = (p.dtype, p.device, *((name, x.item() if not x.is_meta else id(x)) for name, x in own.items()))
             optimizer.state[p].update(shared.setdefault(kind, own))
 
