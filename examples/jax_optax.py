@@ -6,7 +6,7 @@ import optax
 
 from surefoot.optax import adam_s, confidence
 
-STEPS, BATCH, HIDDEN = 1500, 64, 32
+STEPS, BATCH, HIDDEN = 1000, 64, 32
 
 
 def spirals(key, points):
