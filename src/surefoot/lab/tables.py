@@ -63,12 +63,14 @@ def difference(row: Row) -> str:
 def p_value(p: float | None) -> str:
     """A p-value as it is printed.
 
-    >>> p_value(0.0213), p_value(0.00001), p_value(None)
-    ('0.021', '<0.0001', '')
+    >>> p_value(0.0213), p_value(0.00001), p_value(0.0499), p_value(None)
+    ('0.021', '<0.0001', '0.0499', '')
     """
     if p is None:
         return ""
-    return "<0.0001" if p < 1e-4 else f"{p:.2g}"
+    if p < 1e-4:
+        return "<0.0001"
+    return f"{p:.4f}" if 0.045 < p < 0.055 else f"{p:.2g}"  # on which side of 0.05 must be visible
 
 
 def time_to_target(row: Row) -> str:

@@ -1,0 +1,113 @@
+"""Where the numbers come from, and the commands that give them again."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from surefoot.lab.fields import Field
+from surefoot.lab.report.page import escape
+
+if TYPE_CHECKING:
+    from surefoot.lab.store import Run
+
+
+def origin_tables(fields: Sequence[Field]) -> str:
+    """Versions, machine and settings; and what every contestant was built with."""
+    runs = [run for each in fields for run in each.runs]
+    facts: list[tuple[str, Callable[[Run], Any]]] = [
+        ("surefoot", lambda run: _provenance(run, "surefoot")),
+        ("numerics version", lambda run: run.config.get("numerics")),
+        ("commit", lambda run: _provenance(run, "commit")),
+        ("torch", lambda run: _provenance(run, "torch")),
+        ("Python", lambda run: _provenance(run, "python")),
+        ("platform", lambda run: _provenance(run, "platform")),
+        ("processor", lambda run: _provenance(run, "cpu")),
+        ("device", lambda run: run.config.get("device")),
+        ("threads per run", lambda run: run.config.get("threads")),
+        ("runs at once", lambda run: max((record.get("jobs") or 1 for record in run.epochs), default=None)),
+        ("batch size", lambda run: (run.config.get("task") or {}).get("batch_size")),
+        ("data (sha256)", lambda run: str((run.config.get("task") or {}).get("data") or "")[:16] or None),
+        ("computed", lambda run: str(_provenance(run, "time") or "")[:10] or None),
+    ]
+    lines = "".join(
+        f'<tr><th scope="row">{escape(name)}</th><td>{_join(map(read, runs))}</td></tr>' for name, read in facts
+    )
+    return (
+        f'<div class="pair"><div class="scroll"><table class="facts"><caption>Software, hardware and data</caption>'
+        f"<tbody>{lines}</tbody></table></div>{_options(fields)}</div>"
+    )
+
+
+def _options(fields: Sequence[Field]) -> str:
+    seen: dict[str, str] = {}
+    for each in fields:
+        for entry in each.entries:
+            kwargs = entry.optimizer.get("kwargs") or {}
+            options = " ".join(f"{name}={value}" for name, value in kwargs.items())
+            if entry.optimizer.get("schedule"):
+                options += f" schedule={entry.optimizer['schedule']}"
+            text = f"<code>{escape(entry.optimizer.get('class', ''))}</code> {escape(options)}"
+            seen.setdefault(entry.label, text)
+    lines = "".join(f'<tr><th scope="row">{escape(label)}</th><td>{text}</td></tr>' for label, text in seen.items())
+    return (
+        f'<div class="scroll"><table class="facts"><caption>Contestants as they were built</caption><tbody>{lines}'
+        f"</tbody></table></div>"
+    )
+
+
+def _provenance(run: Run, name: str) -> Any:
+    return (run.config.get("provenance") or {}).get(name)
+
+
+def _join(values: Iterable[Any]) -> str:
+    distinct = list(dict.fromkeys(str(value) for value in values if value is not None))
+    shown = ", ".join(escape(value) for value in distinct[:4])
+    return (shown + (f" and {len(distinct) - 4} more" if len(distinct) > 4 else "")) or "–"
+
+
+def again(fields: Sequence[Field], command: str | None = None) -> str:
+    """The commands that compute these numbers again."""
+    commands = [command] if command else [_command(each) for each in fields]
+    own = any((each.task.get("code") or "") != "" for each in fields)
+    note = (
+        " A task or optimizer of your own is named by its file or import path; write that in its place."
+        if own and not command
+        else ""
+    )
+    blocks = "".join(f"<pre><code>{escape(line)}</code></pre>" for line in commands)
+    return (
+        f"{blocks}<p>Runs are named by their full configuration: the same command computes only what is missing, "
+        f"and the same versions, threads and processor give the same numbers, bit for bit.{note}</p>"
+    )
+
+
+def _command(each: Field) -> str:
+    task, seeds = each.task, sorted({run.seed for run in each.runs})
+    words = ["surefoot", "compare", str(task.get("name", "")).split(" ")[0]]
+    for entry in each.entries:
+        words += ["-o", str(entry.optimizer.get("spec") or entry.label)]
+    words += ["--seeds", str(len(seeds))]
+    if seeds[:1] != [0]:
+        words += ["--first-seed", str(seeds[0])]
+    words += ["--epochs", str(max(run.config.get("epochs", 1) for run in each.runs))]
+    words += ["--batch-size", str(task["batch_size"])] if task.get("batch_size") else []
+    settings = task.get("settings") or {}
+    words += ["--dropout"] if settings.get("dropout") else []
+    words += ["--subset", str(settings["subset"])] if settings.get("subset") else []
+    words += _shared(each, "lr", "--lr", 1e-3)
+    words += _shared(each, "weight_decay", "--weight-decay", 1e-4)
+    threads = max(run.config.get("threads", 1) for run in each.runs)
+    words += ["--threads", str(threads)] if threads != 1 else []
+    return shlex.join(words)
+
+
+def _shared(each: Field, option: str, flag: str, usual: float) -> list[str]:
+    """The flag that gives an option to every contestant whose own line does not name it."""
+    values = {
+        (entry.optimizer.get("kwargs") or {}).get(option)
+        for entry in each.entries
+        if f"{option}=" not in str(entry.optimizer.get("spec", ""))
+    } - {None}
+    return [flag, f"{values.pop():g}"] if len(values) == 1 and usual not in values else []

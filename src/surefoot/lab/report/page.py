@@ -1,0 +1,231 @@
+"""A page: sections of HTML and figures, put into one file that needs nothing else."""
+
+from __future__ import annotations
+
+import html
+import json
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal
+
+from surefoot._extras import require
+from surefoot.lab.report.curves import CurveData
+
+#: Colours and dashes of the contestants: 35 pairs, of which neighbours differ in both (see report.css).
+COLOURS, DASHES = 8, ["solid", "9px,3px", "3px,3px", "9px,3px,2px,3px", "15px,4px"]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A Plotly figure: traces and layout as plain dictionaries, coloured by the page.
+
+    A trace may carry ``"series": i``, which gives it the colour and dash of the i-th contestant.
+    """
+
+    title: str
+    traces: Sequence[Mapping[str, Any]] = ()
+    layout: Mapping[str, Any] = field(default_factory=dict)
+    caption: str = ""
+    height: int = 320
+    wide: bool = False
+
+
+@dataclass(frozen=True)
+class CurveFigure:
+    """Curves over training with a band, drawn by the page from `data` so that its switches can redraw them.
+
+    `inside` marks what an optimizer tells of itself, where a difference from the baseline means nothing.
+    """
+
+    title: str
+    data: CurveData
+    metric: str
+    caption: str = ""
+    log: bool = False
+    inside: bool = False
+    height: int = 300
+    wide: bool = False
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the page: a title, a plain sentence, HTML of one's own, figures, and sections within.
+
+    The title and the lead are plain text and escaped; `html` is taken as it is, so escape in it what others
+    wrote (`escape`). `controls` adds the switches of curves, `plain` leaves the heading out.
+
+    >>> Section("Tuning & more", lead="What was tried.", html="<p>Twelve settings.</p>").anchor
+    'tuning-more'
+    """
+
+    title: str
+    lead: str = ""
+    html: str = ""
+    figures: Sequence[Figure | CurveFigure] = ()
+    sections: Sequence[Section] = ()
+    controls: Literal["", "curves", "inside"] = ""
+    plain: bool = False
+
+    @property
+    def anchor(self) -> str:
+        return re.sub(r"[^a-z0-9]+", "-", self.title.lower()).strip("-") or "section"
+
+
+def escape(text: object) -> str:
+    """Text as it may stand in HTML.
+
+    >>> escape("<b> & co")
+    '&lt;b&gt; &amp; co'
+    """
+    return html.escape(str(text), quote=True)
+
+
+def write_page(
+    path: Path | str, title: str, sections: Sequence[Section], *, subtitle: str = "", footer: str = ""
+) -> Path:
+    """Write sections as one HTML file, through a temporary file, so that a reader never sees half of it.
+
+    Args:
+        path: the file.
+        title: the page's heading, plain text.
+        sections: what it shows.
+        subtitle: a line under the heading, plain text.
+        footer: the last line, plain text.
+    """
+    return write_html(path, render_page(title, sections, subtitle=subtitle, footer=footer))
+
+
+def write_html(path: Path | str, text: str) -> Path:
+    """Write a finished page."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        part.write_text(text, encoding="utf-8")
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
+    return path
+
+
+def render_page(title: str, sections: Sequence[Section], *, subtitle: str = "", footer: str = "") -> str:
+    """The whole HTML of a page."""
+    builder = _Builder()
+    body = "".join(builder.section(section, 2) for section in sections)
+    links = "".join(f'<a href="#{anchor}">{escape(name)}</a>' for anchor, name in builder.anchors_of_top(sections))
+    parts = {
+        "title": escape(title),
+        "subtitle": escape(subtitle),
+        "navigation": links,
+        "body": body,
+        "footer": escape(footer),
+        "style": _asset("report.css"),
+        "plotly": _plotly(),
+        "script": _asset("report.js"),
+        "data": builder.json(),
+    }
+    # One pass over the template, so that nothing inserted is ever taken for a placeholder.
+    return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], _asset("page.html"))
+
+
+class _Builder:
+    """Numbers the figures and gathers their data while the sections become HTML."""
+
+    def __init__(self) -> None:
+        self.figures: list[dict[str, Any]] = []
+        self.blocks: list[CurveData] = []
+        self.anchors: dict[str, int] = {}
+
+    def anchors_of_top(self, sections: Sequence[Section]) -> Iterable[tuple[str, str]]:
+        seen: dict[str, int] = {}
+        return [(_unique(section.anchor, seen), section.title) for section in sections]
+
+    def section(self, section: Section, level: int) -> str:
+        name = "section" if level == 2 else "div"
+        # only top sections are linked to; those within may share a title
+        anchor = f' id="{_unique(section.anchor, self.anchors)}"' if level == 2 else ""
+        lead = f'<p class="lead">{escape(section.lead)}</p>' if section.lead else ""
+        figures = "".join(self.figure(figure) for figure in section.figures)
+        columns = 3 if len(section.figures) % 3 == 0 else 2
+        grid = f'<div class="figures" style="--columns:{columns}">{figures}</div>' if figures else ""
+        inner = "".join(self.section(each, level + 1) for each in section.sections)
+        controls = _asset("controls.html").replace("{{kind}}", section.controls) if section.controls else ""
+        heading = "" if section.plain else f"<h{level}>{escape(section.title)}</h{level}>"
+        return f'<{name} class="part"{anchor}>{heading}{lead}{controls}{section.html}{grid}{inner}</{name}>'
+
+    def figure(self, figure: Figure | CurveFigure) -> str:
+        number = len(self.figures)
+        spec: dict[str, Any] = {"title": figure.title, "height": figure.height}
+        if isinstance(figure, CurveFigure):
+            if not any(figure.data is block for block in self.blocks):
+                self.blocks.append(figure.data)
+            block = next(i for i, block in enumerate(self.blocks) if block is figure.data)
+            spec |= {"kind": "curves", "block": block, "metric": figure.metric, "log": figure.log}
+            spec["inside"] = figure.inside
+        else:
+            spec |= {"kind": "plot", "data": list(figure.traces), "layout": dict(figure.layout)}
+        self.figures.append(spec)
+        wide = " wide" if figure.wide else ""
+        caption = f"<figcaption>{escape(figure.caption)}</figcaption>" if figure.caption else ""
+        return (
+            f'<figure class="plot{wide}"><h4>{escape(figure.title)}</h4>'
+            f'<div class="canvas" id="figure-{number}" style="height:{figure.height}px" role="img" '
+            f'aria-label="{escape(figure.title)}"></div>{caption}</figure>'
+        )
+
+    def json(self) -> str:
+        blocks = ",".join(block.json() for block in self.blocks)
+        figures = json.dumps(self.figures, separators=(",", ":"), allow_nan=False)
+        dashes = json.dumps(DASHES)
+        return escape_json(f'{{"figures":{figures},"blocks":[{blocks}],"colours":{COLOURS},"dashes":{dashes}}}')
+
+
+def escape_json(text: str) -> str:
+    r"""JSON as it may stand inside a script element: no tag can begin in it.
+
+    >>> escape_json('"</script>"')
+    '"\\u003c/script\\u003e"'
+    """
+    for letter in "<>&\u2028\u2029":
+        text = text.replace(letter, f"\\u{ord(letter):04x}")
+    return text
+
+
+def _unique(anchor: str, seen: dict[str, int]) -> str:
+    seen[anchor] = seen.get(anchor, 0) + 1
+    return anchor if seen[anchor] == 1 else f"{anchor}-{seen[anchor]}"
+
+
+def _asset(name: str) -> str:
+    return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
+
+
+def _plotly() -> str:
+    offline = require("plotly.offline", extra="lab")
+    script: str = offline.get_plotlyjs()
+    return script.replace("</script", "<\\/script")
+
+
+def swatch(series: int) -> str:
+    """The line of a contestant, for legends and tables."""
+    colour, dash = style_of(series)
+    dashes = "" if dash == "solid" else f' stroke-dasharray="{dash.replace("px", "")}"'
+    return (
+        f'<svg class="swatch" viewBox="0 0 30 8" aria-hidden="true"><line x1="0" y1="4" x2="30" y2="4" '
+        f'stroke="var(--s{colour})" stroke-width="3"{dashes}/></svg>'
+    )
+
+
+def style_of(series: int) -> tuple[int, str]:
+    """Colour number and dash of the i-th contestant; the baseline alone is drawn in ink.
+
+    >>> style_of(0), style_of(1), style_of(8)
+    ((0, 'solid'), (1, '9px,3px'), (1, '9px,3px,2px,3px'))
+    """
+    if series == 0:
+        return 0, DASHES[0]
+    return 1 + (series - 1) % (COLOURS - 1), DASHES[series % len(DASHES)]

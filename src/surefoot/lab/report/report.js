@@ -1,0 +1,286 @@
+// Draws the figures of the page. State (which axis, which contestants) lives here; the numbers stand in #data.
+"use strict";
+(() => {
+  const page = JSON.parse(document.getElementById("data").textContent);
+  const root = document.documentElement;
+  const canvases = page.figures.map((_, i) => document.getElementById(`figure-${i}`));
+  const hidden = page.blocks.map((block) => new Set(block.hidden));
+  const state = { x: "epoch", log: wantsLog(), minus: false, band: true, seeds: false };
+  const drawn = new Set();
+  const narrow = () => window.matchMedia("(max-width: 700px)").matches && !root.classList.contains("printing");
+  const touch = window.matchMedia("(pointer: coarse)").matches;
+  const labels = { epoch: "epoch", step: "step", seconds: "seconds of training" };
+
+  // A loss that falls by more than a factor of 20 hides its end on a linear scale.
+  function wantsLog() {
+    return page.figures.some((figure) => {
+      if (figure.kind !== "curves" || !figure.log) return false;
+      const values = page.blocks[figure.block].entries
+        .flatMap((entry) => entry.values[figure.metric] || []).flat().filter((value) => value > 0);
+      return Math.max(...sample(values)) > 20 * Math.min(...sample(values));
+    });
+  }
+  function sample(values) {
+    const every = Math.ceil(values.length / 20000) || 1;
+    return every === 1 ? values : values.filter((_, i) => i % every === 0);
+  }
+
+  const css = (name) => getComputedStyle(root).getPropertyValue(name).trim();
+  function style(series) {
+    if (series === 0) return { color: css("--s0"), dash: page.dashes[0] };
+    return { color: css(`--s${1 + (series - 1) % (page.colours - 1)}`), dash: page.dashes[series % page.dashes.length] };
+  }
+  function faint(color, alpha) {
+    const n = parseInt(color.slice(1), 16);
+    return `rgba(${n >> 16},${(n >> 8) & 255},${n & 255},${alpha})`;
+  }
+  const safe = (text) => text.replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
+  const short = (value) => value === 0 ? "0" : Math.abs(value) < 1e-3 || Math.abs(value) >= 1e5
+    ? value.toExponential(2) : String(Number(value.toPrecision(4)));
+
+  // Mean and sample std over the seeds that have a value at each epoch.
+  function summary(curves) {
+    const length = Math.max(...curves.map((curve) => curve.length));
+    return Array.from({ length }, (_, i) => {
+      const values = curves.map((curve) => curve[i]).filter((value) => value !== null && value !== undefined);
+      const n = values.length;
+      const mean = values.reduce((sum, value) => sum + value, 0) / n;
+      const std = n > 1 ? Math.sqrt(values.reduce((sum, value) => sum + (value - mean) ** 2, 0) / (n - 1)) : 0;
+      return n ? { n, mean, std, low: Math.min(...values) } : null;
+    });
+  }
+
+  function xOf(entry, block, seed) {
+    if (state.x === "epoch") return block.epochs;
+    if (state.x === "step") return entry.step;
+    if (seed !== undefined) return entry.seconds[seed];
+    return summary(entry.seconds).map((point) => point && point.mean);
+  }
+
+  // Every seed's curve, or what it differs from the baseline's curve of the same seed.
+  function curvesOf(entry, figure, block) {
+    const curves = entry.values[figure.metric], base = block.entries[0];
+    if (!curves || !isMinus(figure)) return curves;
+    return curves.map((curve, k) => {
+      const other = (base.values[figure.metric] || [])[base.seeds.indexOf(entry.seeds[k])] || [];
+      return curve.map((value, i) => value == null || other[i] == null ? null : value - other[i]);
+    });
+  }
+  const isMinus = (figure) => state.minus && !figure.inside;
+  const isLog = (figure) => figure.log && state.log && !isMinus(figure);
+
+  function curveTraces(figure) {
+    const block = page.blocks[figure.block];
+    const log = isLog(figure);
+    const bands = [], seeds = [], lines = [], crosses = [];
+    for (const entry of block.entries) {
+      const curves = curvesOf(entry, figure, block);
+      if (!curves || hidden[figure.block].has(entry.label)) continue;
+      const { color, dash } = style(entry.series);
+      const points = summary(curves), x = xOf(entry, block), name = safe(entry.label);
+      const usable = points.map((point, i) => i).filter((i) => points[i] && x[i] != null);
+      if (state.band && usable.some((i) => points[i].n > 1)) {
+        // On a log scale the band ends at the smallest seed where mean - std is not positive.
+        const below = (i) => points[i].mean - points[i].std;
+        const low = (i) => log && below(i) <= 0 ? points[i].low : below(i);
+        const back = [...usable].reverse();
+        bands.push({
+          x: [...usable, ...back].map((i) => x[i]),
+          y: [...usable.map((i) => points[i].mean + points[i].std), ...back.map(low)],
+          type: "scatter", mode: "lines", fill: "toself", fillcolor: faint(color, 0.14), line: { width: 0 },
+          hoverinfo: "skip", showlegend: false, legendgroup: entry.label,
+        });
+      }
+      if (state.seeds) {
+        const xs = [], ys = [], text = [];
+        curves.forEach((curve, k) => {
+          const at = xOf(entry, block, k);
+          curve.forEach((value, i) => {
+            xs.push(at[i]); ys.push(value); text.push(value === null ? "" : `seed ${entry.seeds[k]}: ${short(value)}`);
+          });
+          xs.push(null); ys.push(null); text.push("");
+        });
+        seeds.push({
+          x: xs, y: ys, text, name, type: "scatter", mode: "lines", line: { color: faint(color, 0.45), width: 1, dash },
+          hovertemplate: `${name}<br>%{text}<extra></extra>`, showlegend: false,
+        });
+      }
+      const single = block.epochs.length === 1;
+      lines.push({
+        x: usable.map((i) => x[i]), y: usable.map((i) => points[i].mean), name,
+        customdata: usable.map((i) => `${short(points[i].mean)}${points[i].n > 1 ? ` ± ${short(points[i].std)}` : ""}`
+          + ` (n=${points[i].n}${points[i].n < entry.seeds.length ? ` of ${entry.seeds.length}` : ""})`),
+        type: "scatter", mode: single ? "markers" : "lines", line: { color, width: 2.2, dash }, marker: { color },
+        hovertemplate: `<b>${name}</b><br>${state.x} %{x}: %{customdata}<extra></extra>`, showlegend: false,
+      });
+      for (const [k, epoch] of Object.entries(entry.diverged)) {
+        const curve = curves[k] || [];
+        let last = curve.length - 1;
+        while (last >= 0 && curve[last] === null) last -= 1;
+        if (last < 0) continue;
+        crosses.push({
+          x: [xOf(entry, block, k)[last]], y: [curve[last]], type: "scatter", mode: "markers", showlegend: false, name,
+          marker: { symbol: "x", size: 9, color }, hovertemplate: `<b>${name}</b><br>seed ${entry.seeds[k]} diverged in epoch ${epoch}<extra></extra>`,
+        });
+      }
+    }
+    return [...bands, ...seeds, ...lines, ...crosses];
+  }
+
+  function plotTraces(figure) {
+    return figure.data.map((trace) => {
+      if (trace.series === undefined) return trace;
+      const { color, dash } = style(trace.series), { series, ...rest } = trace;
+      const marker = { ...rest.marker, color };
+      if (marker.line) marker.line = { ...marker.line, color };
+      return { ...rest, marker, line: { width: 2.2, ...rest.line, color, dash }, ...(rest.error_y && { error_y: { ...rest.error_y, color } }) };
+    });
+  }
+
+  // A run about to diverge can dwarf everything else; double click shows it all.
+  function clipped(traces, log) {
+    const values = traces.filter((trace) => trace.mode === "lines" && trace.fill !== "toself")
+      .flatMap((trace) => trace.y).filter((value) => value !== null && Number.isFinite(value)).sort((a, b) => a - b);
+    if (!values.length || log) return undefined;
+    const at = (share) => values[Math.floor(share * (values.length - 1))];
+    const low = values[0], reach = at(0.9) - low;
+    if (!(reach > 0) || values[values.length - 1] - low < 12 * reach) return undefined;
+    return [low - 0.1 * reach, low + 3 * reach];
+  }
+
+  // Labels at 1, 2 and 5 while the axis is short, at powers of ten when it is long.
+  function decades(traces) {
+    const values = traces.flatMap((trace) => trace.y).filter((value) => value > 0);
+    const reach = values.length ? Math.log10(Math.max(...sample(values)) / Math.min(...sample(values))) : 1;
+    return { dtick: reach > 2.5 ? 1 : "D2", tickformat: "~g" };
+  }
+
+  function axis(extra) {
+    return {
+      gridcolor: css("--grid"), linecolor: css("--line"), zerolinecolor: css("--line"), tickfont: { size: 11 },
+      automargin: true, ...extra, title: { font: { size: 12 }, standoff: 8, ...(extra && extra.title) },
+    };
+  }
+
+  function layoutOf(figure, traces, wide) {
+    const own = figure.layout || {}, curves = figure.kind === "curves";
+    const log = curves && isLog(figure);
+    const range = curves ? clipped(traces, log) : undefined;
+    const x = curves ? { title: { text: labels[state.x] }, rangemode: state.x === "epoch" ? "normal" : "tozero" } : {};
+    const y = curves ? { type: log ? "log" : "linear", ...(log && decades(traces)), ...(range && { range }) } : {};
+    if (curves && isMinus(figure)) {
+      Object.assign(y, { title: { text: `minus ${safe(page.blocks[figure.block].entries[0].label)}` }, zeroline: true, zerolinecolor: css("--soft") });
+    }
+    const printing = root.classList.contains("printing");
+    return {
+      paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
+      font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: css("--ink") },
+      margin: { l: narrow() ? 44 : 54, r: 12, t: 10, b: 44 }, height: figure.height, autosize: !printing,
+      ...(printing && { width: wide ? 670 : 325, height: wide ? figure.height : 240 }),
+      hovermode: "closest", hoverdistance: 40,
+      hoverlabel: { bgcolor: css("--paper"), bordercolor: css("--line"), font: { color: css("--ink"), size: 12 }, namelength: 40 },
+      dragmode: touch ? false : "zoom",
+      legend: { orientation: "h", y: -0.22, x: 0 },
+      ...own, xaxis: axis({ ...x, ...own.xaxis }), yaxis: axis({ ...y, ...own.yaxis }),
+    };
+  }
+
+  function draw(i) {
+    const figure = page.figures[i];
+    const traces = figure.kind === "curves" ? curveTraces(figure) : plotTraces(figure);
+    const config = {
+      responsive: true, displaylogo: false, displayModeBar: touch ? false : "hover", scrollZoom: false,
+      modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d", "zoomIn2d", "zoomOut2d"],
+    };
+    drawn.add(i);
+    Plotly.react(canvases[i], traces, layoutOf(figure, traces, canvases[i].closest(".wide")), config);
+    root.dataset.drawn = String(drawn.size);
+  }
+
+  const redraw = (wanted = () => true) => page.figures.forEach((figure, i) => {
+    if (drawn.has(i) && wanted(figure)) draw(i);
+  });
+  const isCurves = (figure) => figure.kind === "curves";
+
+  // The switches stand above every section of curves and act on all of them.
+  const forms = [...document.querySelectorAll("form.controls")];
+  function showState() {
+    for (const form of forms) {
+      for (const radio of form.querySelectorAll("[name=x]")) radio.checked = radio.value === state.x;
+      for (const name of ["log", "minus", "band", "seeds"]) form.elements[name].checked = state[name];
+    }
+  }
+  for (const form of forms) {
+    form.addEventListener("submit", (event) => event.preventDefault());
+    form.addEventListener("change", ({ target }) => {
+      state[target.name] = target.type === "radio" ? target.value : target.checked;
+      showState();
+      redraw(isCurves);
+    });
+  }
+  showState();
+
+  // Legends: one per task and section, acting on the figures that follow it.
+  for (const legend of document.querySelectorAll(".legend")) {
+    const canvas = legend.parentElement.querySelector(".canvas");
+    if (!canvas) continue;
+    const block = page.figures[Number(canvas.id.slice(7))].block;
+    legend.dataset.block = block;
+    const all = page.blocks[block].entries.map((entry) => entry.label);
+    const show = (labels) => {
+      hidden[block] = new Set(all.filter((label) => !labels.includes(label)));
+      for (const chip of document.querySelectorAll(`.legend[data-block="${block}"] .chip`)) {
+        chip.setAttribute("aria-pressed", String(!hidden[block].has(chip.dataset.label)));
+      }
+      redraw((figure) => isCurves(figure) && figure.block === block);
+    };
+    legend.addEventListener("click", ({ target }) => {
+      const chip = target.closest(".chip"), every = target.closest("[data-all]");
+      if (every) show(every.dataset.all === "true" ? all : []);
+      if (chip) {
+        const label = chip.dataset.label;
+        show(all.filter((one) => hidden[block].has(one) === (one === label)));
+      }
+    });
+    legend.addEventListener("dblclick", ({ target }) => {
+      const chip = target.closest(".chip");
+      if (chip) show([chip.dataset.label]);
+    });
+  }
+
+  // Small pages are drawn at once; in big ones the rest follows when it comes near, or when there is time.
+  const finish = () => { if (drawn.size === page.figures.length) root.dataset.ready = "true"; };
+  const drawIfNew = (i) => { if (!drawn.has(i)) { draw(i); finish(); } };
+  const begun = performance.now();
+  let next = 0;
+  while (next < page.figures.length && performance.now() - begun < 1500) drawIfNew(next++);
+  finish();
+  if (next < page.figures.length) {
+    const watcher = new IntersectionObserver((seen) => {
+      for (const { isIntersecting, target } of seen) if (isIntersecting) drawIfNew(Number(target.id.slice(7)));
+    }, { rootMargin: "600px" });
+    canvases.slice(next).forEach((canvas) => watcher.observe(canvas));
+    const later = window.requestIdleCallback || ((work) => setTimeout(work, 50));
+    const more = () => {
+      while (next < page.figures.length && drawn.has(next)) next += 1;
+      if (next < page.figures.length) { drawIfNew(next); later(more); }
+    };
+    later(more);
+  }
+
+  // Paper is white, as wide as it is, and cannot unfold anything.
+  let folded = [];
+  window.addEventListener("beforeprint", () => {
+    root.classList.add("printing");
+    folded = [...document.querySelectorAll("details:not([open])")];
+    folded.forEach((part) => { part.open = true; });
+    page.figures.forEach((_, i) => draw(i));
+    finish();
+  });
+  window.addEventListener("afterprint", () => {
+    root.classList.remove("printing");
+    folded.forEach((part) => { part.open = false; });
+    redraw();
+  });
+  window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => redraw());
+})();
