@@ -51,7 +51,11 @@ class LossAware(TakesLoss):
         checks.check_group(merged, self.engine, self.rule)
         super().add_param_group(param_group)
         group = self.param_groups[-1]
-        checks.check_params(group, self.engine, type(self).__name__)
+        try:
+            checks.check_params(group, self.engine, type(self).__name__)
+        except RuntimeError:
+            self.param_groups.pop()
+            raise
         if "seen" not in group:
             group["seen"] = self.param_groups[0]["seen"].clone() if len(self.param_groups) > 1 else blank()
 
@@ -102,18 +106,20 @@ class LossAware(TakesLoss):
 
     def _step_on_host(self, index: int, group: dict[str, Any], loss: float, fine: bool) -> None:
         ledger = self._ledger(index, group)
-        seen = ledger.read()
+        seen = after = ledger.read()
+        if fine and not group["reference"]:
+            noise = standard_normal(group["seed"], int(seen.count), index) if self.rule.uses_noise else 0.0
+            after = weigh(self.rule, seen, loss, group["eta"], noise, group["weighting"])
+            fine = bool(checks.is_usable(after.weight, group, type(self).__name__))
         if not fine:
             ledger.write(seen._replace(skipped=seen.skipped + 1))
             return
         if group["reference"]:
-            seen = published_step(self, index, group, loss, seen)
+            after = published_step(self, index, group, loss, seen)
         else:
-            noise = standard_normal(group["seed"], int(seen.count), index) if self.rule.uses_noise else 0.0
-            seen = weigh(self.rule, seen, loss, group["eta"], noise, group["weighting"])
             for members, path in self._members_on_host(index, group):
-                self.engine.update(members, group, seen.weight, 1, path)
-        ledger.write(observe(seen, loss, self._loss_beta(group)))
+                self.engine.update(members, group, after.weight, 1, path)
+        ledger.write(observe(after, loss, self._loss_beta(group)))
 
     def _ledger(self, index: int, group: dict[str, Any]) -> Ledger:
         """The host statistics of a group; a new vector came with a checkpoint or a copy."""
@@ -147,6 +153,7 @@ class LossAware(TakesLoss):
         noise = standard_normal_tensor(group["seed"], seen.count, index) if self.rule.uses_noise else 0.0
         after = weigh(self.rule, seen, safe, group["eta"], noise, group["weighting"])
         weight = scalar_on(home, after.weight)
+        proceed = proceed & checks.is_usable(weight, group, type(self).__name__)
         params, grads, steps, lists = self._lists(group, on_device=True)
         compiling = torch.compiler.is_compiling()
         for members in histories.bucket(
@@ -186,7 +193,7 @@ class LossAware(TakesLoss):
         """Create state where it is missing and fill the lists; torch.compile knows this by its name."""
         ready, states = histories.prepare(self.engine, self.state, group, on_device=on_device, apart=apart)
         params.extend(ready)
-        grads.extend([p.grad for p in ready])
+        grads.extend([p.grad for p in ready])  # type: ignore[misc]
         steps.extend([state["step"] for state in states])
         for name, tensors in zip(histories.names(self.engine, group, on_device), lists):
             tensors.extend([state[name] for state in states])
@@ -197,9 +204,23 @@ class LossAware(TakesLoss):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a checkpoint: this optimizer's, an older one that lacks something, or a plain torch optimizer's."""
-        complete = checkpoint.completed(state_dict, self)
-        super().load_state_dict(complete)
-        checkpoint.restore_scalars(self, complete)
+        complete: dict[str, Any] = {}
+
+        def prepare(_: Any, loaded: dict[str, Any]) -> dict[str, Any]:
+            complete.update(checkpoint.completed(loaded, self))
+            checkpoint.check_state(self, complete)
+            return complete
+
+        # After the user's own hooks, which may rewrite the checkpoint, and before those that look at the result.
+        before = self.register_load_state_dict_pre_hook(prepare)
+        after = self.register_load_state_dict_post_hook(
+            lambda _: checkpoint.restore_scalars(self, complete), prepend=True
+        )
+        try:
+            super().load_state_dict(state_dict)
+        finally:
+            before.remove()
+            after.remove()
 
     def __getstate__(self) -> dict[str, Any]:
         # A process group cannot be pickled; the copy averages over the default group until told otherwise.

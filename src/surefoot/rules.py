@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Literal
 
 import torch
@@ -108,14 +109,16 @@ def _ei(seen: Seen, eta: float, noise: Number) -> Lean:
 
 
 def _cvar(seen: Seen, eta: float, noise: Number) -> Lean:
-    quantile = torch.special.ndtri(torch.tensor(eta, dtype=torch.float64)).item() if eta > 0 else -math.inf
-    return math.exp(-0.5 * quantile**2) / math.sqrt(2 * math.pi) / (1 - eta), 1.0
+    if eta == 0:  # nothing is left out: the mean itself
+        return 0.0, 1.0
+    normal = NormalDist()
+    return normal.pdf(normal.inv_cdf(eta)) / (1 - eta), 1.0
 
 
 def _inverse_mills(u: Number) -> Number:
     """pdf(u) / cdf(u), without the 0/0 far in the lower tail."""
     if isinstance(u, Tensor):
-        return torch.exp(-0.5 * u * u - 0.5 * math.log(2 * math.pi) - torch.special.log_ndtr(u))
+        return math.sqrt(2 / math.pi) / torch.special.erfcx(-u / math.sqrt(2))
     if u < -30:  # the asymptotic series, whose next term is below 1e-9 here; erfc would soon be zero
         return -u - 1 / u + 2 / u**3 - 10 / u**5
     return math.exp(-0.5 * u * u) / math.sqrt(2 * math.pi) / (0.5 * math.erfc(-u / math.sqrt(2)))
@@ -142,6 +145,28 @@ RULES: dict[str, Rule] = {
 }  # fmt: skip
 
 
+@dataclass(frozen=True)
+class ByAutograd:
+    """The lean of an objective; not a closure, so that it can be pickled where the objective can."""
+
+    objective: Callable[[Tensor, Tensor, float], Tensor]
+
+    def __call__(self, seen: Seen, eta: float, noise: Number) -> Lean:
+        on_host = not isinstance(seen.mean, Tensor)
+        with torch.enable_grad():
+            mean, std = (
+                (torch.tensor(x, dtype=torch.float64) if on_host else x.detach().clone()).requires_grad_()
+                for x in (seen.mean, seen.std)
+            )
+            by_mean, by_std = torch.autograd.grad(
+                self.objective(mean, std, eta), (mean, std), allow_unused=True, materialize_grads=True
+            )
+        tilt = by_std / by_mean
+        # While there is no spread, some objectives (mean / std) have no slope; only the magnitude counts there anyway.
+        tilt = torch.where((std == 0) & ~tilt.isfinite(), 1.0, tilt).detach()
+        return (tilt.item() if on_host else tilt), 1.0
+
+
 def from_objective(objective: Callable[[Tensor, Tensor, float], Tensor], *, eta: float = 0.0) -> Rule:
     """Make a rule of any objective ``a(mean, std, eta)``: its tilt is ``a_std / a_mean``, by autograd.
 
@@ -149,18 +174,7 @@ def from_objective(objective: Callable[[Tensor, Tensor, float], Tensor], *, eta:
     >>> rule.lean(Seen(count=9.0, mean=1.0, std=2.0), 0.5, 0.0)
     (2.0, 1.0)
     """
-
-    def lean(seen: Seen, eta: float, noise: Number) -> Lean:
-        on_host = not isinstance(seen.mean, Tensor)
-        with torch.enable_grad():
-            mean, std = (torch.as_tensor(x, dtype=torch.float64).detach().requires_grad_() for x in seen[1:3])
-            by_mean, by_std = torch.autograd.grad(
-                objective(mean, std, eta), (mean, std), allow_unused=True, materialize_grads=True
-            )
-        tilt = by_std / by_mean
-        return (tilt.item() if on_host else tilt), 1.0
-
-    return Rule(getattr(objective, "__name__", "objective"), lean, eta=eta)
+    return Rule(getattr(objective, "__name__", "objective"), ByAutograd(objective), eta=eta)
 
 
 def find_rule(rule: str | Rule) -> Rule:
