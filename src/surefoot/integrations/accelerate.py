@@ -1,0 +1,37 @@
+"""Accelerate: `backward` hands the loss to the optimizer too, since the wrapped `step` takes no keyword."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from surefoot.integrations.reach import loss_aware
+
+
+def backward(accelerator: Any, loss: Tensor, optimizer: Any, weight: float = 1, **kwargs: Any) -> None:
+    """``accelerator.backward(loss)``, and the optimizer's next step learns of this loss.
+
+    Accelerate divides by ``gradient_accumulation_steps`` and scales for mixed precision after this, so the optimizer sees
+    the loss as you computed it; a step uses the mean over its micro-batches.
+
+    Args:
+        accelerator: the Accelerator.
+        loss: this micro-batch's loss, not divided.
+        optimizer: the prepared optimizer (or the one inside it); one that takes no losses is left alone.
+        weight: the micro-batch's share in that mean.
+        kwargs: passed on to ``accelerator.backward``.
+
+    >>> import torch, surefoot, accelerate
+    >>> accelerator = accelerate.Accelerator(cpu=True)
+    >>> model = torch.nn.Linear(3, 1)
+    >>> model, optimizer = accelerator.prepare(model, surefoot.AdamS(model.parameters()))
+    >>> loss = model(torch.ones(4, 3)).pow(2).mean()
+    >>> backward(accelerator, loss, optimizer)
+    >>> optimizer.step()
+    >>> optimizer.zero_grad()
+    """
+    found = loss_aware(optimizer)
+    if found is not None:
+        found.record_loss(loss, weight)
+    accelerator.backward(loss, **kwargs)

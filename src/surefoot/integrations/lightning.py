@@ -1,0 +1,76 @@
+"""Lightning: the loss of every micro-batch reaches the optimizer, and what it makes of it reaches the logger.
+
+A plain Trainer needs nothing: Lightning's closure returns the loss. Add `LossGathering()` to the callbacks for gradient
+accumulation and for a precision plugin with a GradScaler.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from surefoot._extras import require
+from surefoot.integrations.reach import loss_aware
+from surefoot.integrations.tracking import PREFIX, Sink, lazy_metrics
+
+_lightning = require("lightning.pytorch", extra="lightning")
+
+
+class LossGathering(_lightning.Callback):
+    """Hand the loss of each micro-batch to the optimizer, as ``training_step`` returned it.
+
+    Lightning divides it by ``accumulate_grad_batches`` and a GradScaler multiplies it before backward; both are undone
+    here. The step then uses the mean over its micro-batches. In manual optimization this does nothing: there you call
+    ``opt.step(loss=loss)``.
+
+    >>> trainer = _lightning.Trainer(
+    ...     accumulate_grad_batches=4, callbacks=[LossGathering()], accelerator="cpu", logger=False,
+    ...     enable_progress_bar=False, enable_checkpointing=False, enable_model_summary=False,
+    ... )
+    """
+
+    def on_before_backward(self, trainer: Any, pl_module: Any, loss: Tensor) -> None:
+        if not pl_module.automatic_optimization:
+            return
+        optimizer = loss_aware(trainer.optimizers[0])
+        if optimizer is None:
+            return
+        whole = loss.detach() * trainer.accumulate_grad_batches
+        scaler = getattr(trainer.precision_plugin, "scaler", None)
+        if scaler is not None:
+            # The scale as the scaler itself applies it: get_scale() would wait for the device.
+            whole = whole / scaler.scale(torch.ones_like(whole))
+        optimizer.record_loss(whole)
+
+
+class LogConfidence(_lightning.Callback):
+    """Log the mean, std, z, tilt, weight and skipped count of the optimizers.
+
+    Args:
+        sink: where to write; None gives them to the Trainer's own loggers, at its ``log_every_n_steps``.
+        every_n_steps: how often to write to the sink, in optimizer steps.
+        prefix: what the names begin with in the Trainer's loggers, and for callbacks that monitor them.
+    """
+
+    def __init__(self, sink: Sink | None = None, every_n_steps: int = 1, prefix: str = PREFIX) -> None:
+        if every_n_steps < 1:
+            raise ValueError(f"every_n_steps must be at least 1, but is {every_n_steps}")
+        self.sink = sink
+        self.every_n_steps = every_n_steps
+        self.prefix = prefix
+        self._written = 0
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        self._written = trainer.global_step
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        if self.sink is None:
+            pl_module.log_dict(lazy_metrics(trainer.optimizers, self.prefix), on_step=True, on_epoch=False)
+            return
+        step = trainer.global_step
+        # Micro-batches that only accumulate do not move the step.
+        if trainer.is_global_zero and step != self._written and step % self.every_n_steps == 0:
+            self._written = step
+            self.sink.log(trainer.optimizers, step)

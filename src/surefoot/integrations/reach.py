@@ -1,0 +1,22 @@
+"""Reach the optimizer that takes losses, inside whatever a framework wrapped around it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def loss_aware(optimizer: Any) -> Any | None:
+    """The optimizer that takes losses: this one, or the one inside Lightning's or Accelerate's wrapper, or None.
+
+    >>> import torch, surefoot
+    >>> weights = [torch.nn.Parameter(torch.ones(2))]
+    >>> type(loss_aware(surefoot.AdamS(weights))).__name__
+    'AdamS'
+    >>> loss_aware(torch.optim.Adam(weights)) is None
+    True
+    """
+    while optimizer is not None:
+        if hasattr(optimizer, "record_loss") and hasattr(optimizer, "confidence"):
+            return optimizer
+        optimizer = getattr(optimizer, "optimizer", None)
+    return None

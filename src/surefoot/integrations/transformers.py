@@ -1,0 +1,82 @@
+"""Transformers: a Trainer that hands the loss of every micro-batch to the optimizer.
+
+Take `Trainer` from here instead of from transformers, or put `GathersLoss` before a trainer class of your own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from surefoot._extras import require
+from surefoot.integrations.reach import loss_aware
+from surefoot.integrations.tracking import Sink, metrics
+
+_transformers = require("transformers", extra="transformers")
+require("accelerate", extra="transformers")
+
+
+class _FreshStep(_transformers.TrainerCallback):
+    """Forget losses whose step was skipped: the Trainer clears gradients on the model, so the optimizer does not notice."""
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, optimizer: Any = None, **kwargs: Any) -> None:
+        found = loss_aware(optimizer)
+        if found is not None:
+            found.forget_losses()
+
+
+class GathersLoss:
+    """Mixin for any ``transformers.Trainer``: gathers the losses of a step, and adds `confidence()` to the training logs.
+
+    The Trainer sums what ``training_step`` returns over the micro-batches of a step (each is already divided by their
+    number, or by the number of items in all of them); the optimizer gets the same sum.
+
+    >>> class MyTrainer(GathersLoss, _transformers.Seq2SeqTrainer): ...
+    """
+
+    optimizer: Any
+    current_gradient_accumulation_steps: int = 1
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.add_callback(_FreshStep())  # type: ignore[attr-defined]
+
+    def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
+        loss: Tensor = super().training_step(*args, **kwargs)  # type: ignore[misc]
+        found = loss_aware(self.optimizer)
+        if found is not None:
+            # record_loss takes the mean over micro-batches where the Trainer takes the sum.
+            found.record_loss(loss * self.current_gradient_accumulation_steps)
+        return loss
+
+    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+        if "loss" in logs:  # of training, not of evaluation
+            logs.update(metrics(self.optimizer))
+        super().log(logs, *args, **kwargs)  # type: ignore[misc]
+
+
+class Trainer(GathersLoss, _transformers.Trainer):
+    """``transformers.Trainer`` for optimizers that need the loss; everything else is as it was.
+
+    Give the optimizer as ``optimizer_cls_and_kwargs=(surefoot.AdamS, {"lr": 1e-3})``.
+    """
+
+
+class LogConfidence(_transformers.TrainerCallback):
+    """Write the mean, std, z, tilt, weight and skipped count to a sink of `surefoot.integrations.tracking`.
+
+    Args:
+        sink: where to write.
+        every_n_steps: how often, in optimizer steps.
+    """
+
+    def __init__(self, sink: Sink, every_n_steps: int = 1) -> None:
+        if every_n_steps < 1:
+            raise ValueError(f"every_n_steps must be at least 1, but is {every_n_steps}")
+        self.sink = sink
+        self.every_n_steps = every_n_steps
+
+    def on_step_end(self, args: Any, state: Any, control: Any, optimizer: Any = None, **kwargs: Any) -> None:
+        if state.is_world_process_zero and state.global_step % self.every_n_steps == 0:
+            self.sink.log(optimizer, state.global_step)

@@ -1,0 +1,334 @@
+"""Lightning's own Trainer against bare loops that hand over the loss by hand: equal to the last bit."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+
+import lightning.pytorch as pl
+import pytest
+import torch
+from lightning.pytorch.plugins.precision import MixedPrecision
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import surefoot
+from surefoot.integrations.lightning import LogConfidence, LossGathering
+from surefoot.integrations.tracking import Sink
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+
+BATCHES, BATCH = 10, 4
+INPUTS = torch.randn(BATCHES * BATCH, 3, generator=torch.Generator().manual_seed(1))
+TARGETS = INPUTS.sum(1, keepdim=True).sin()
+
+
+def batches() -> DataLoader:
+    return DataLoader(TensorDataset(INPUTS, TARGETS), batch_size=BATCH)
+
+
+class Module(pl.LightningModule):
+    def __init__(self, optimizer=surefoot.AdamS, skip=()):
+        super().__init__()
+        torch.manual_seed(0)
+        self.net = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 1))
+        self.build = optimizer
+        self.skip = skip
+
+    def loss(self, batch):
+        x, y = batch
+        return nn.functional.mse_loss(self.net(x).float(), y)
+
+    def training_step(self, batch, batch_idx):
+        return None if batch_idx in self.skip else self.loss(batch)
+
+    def configure_optimizers(self):
+        return self.build(self.parameters(), lr=0.01, eta=0.3)
+
+
+class Manual(Module):
+    def __init__(self, pass_loss=True):
+        super().__init__()
+        self.automatic_optimization = False
+        self.pass_loss = pass_loss
+
+    def training_step(self, batch, batch_idx):
+        opt = self.optimizers()
+        opt.zero_grad()
+        loss = self.loss(batch)
+        self.manual_backward(loss)
+        if self.pass_loss:
+            opt.step(loss=loss)
+        else:
+            opt.record_loss(loss)
+            opt.step()
+
+
+def fit(module, *callbacks, ckpt_path=None, max_epochs=1, loader=batches, **kwargs):
+    options = dict(logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False)
+    trainer = pl.Trainer(
+        max_epochs=max_epochs, accelerator="cpu", devices=1, callbacks=list(callbacks), **{**options, **kwargs}
+    )
+    trainer.fit(module, loader(), ckpt_path=ckpt_path, weights_only=True)
+    return trainer
+
+
+def by_hand(accumulate=1, clip=None, dtype=None, epochs=1):
+    """The same training as a bare loop; a short last group is divided by `accumulate` too, as Lightning does."""
+    module = Module()
+    opt = module.configure_optimizers()
+    for _ in range(epochs):
+        losses = []
+        for i, batch in enumerate(batches()):
+            with torch.autocast("cpu", dtype=dtype or torch.bfloat16, enabled=dtype is not None, cache_enabled=False):
+                loss = module.loss(batch)
+            (loss / accumulate).backward()
+            losses.append(loss.detach())
+            if len(losses) == accumulate or i == BATCHES - 1:
+                if clip:
+                    nn.utils.clip_grad_norm_(module.parameters(), clip)
+                opt.step(loss=torch.stack(losses).mean())
+                opt.zero_grad()
+                losses = []
+    return module, opt
+
+
+def assert_same(module, trainer, expected):
+    other, opt = expected
+    for mine, theirs in zip(module.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=0, atol=0)
+    assert metrics(trainer) == [float(v) for group in opt.confidence() for v in group.values()]
+
+
+def metrics(trainer):
+    return [float(v) for group in trainer.optimizers[0].confidence() for v in group.values()]
+
+
+def seen(trainer):
+    return trainer.optimizers[0].param_groups[0]["seen"]
+
+
+def test_plain_steps_need_no_callback():
+    module = Module()
+    assert_same(module, fit(module), by_hand())
+
+
+@pytest.mark.parametrize("accumulate", [1, 2, 4])
+def test_all_micro_batches_are_gathered(accumulate):
+    module = Module()
+    trainer = fit(module, LossGathering(), accumulate_grad_batches=accumulate)
+    assert trainer.global_step == -(-BATCHES // accumulate)
+    assert_same(module, trainer, by_hand(accumulate))
+
+
+def test_without_the_callback_only_a_share_of_the_last_micro_batch_is_seen():
+    with_callback, without = Module(), Module()
+    whole = seen(fit(with_callback, LossGathering(), accumulate_grad_batches=4))
+    share = seen(fit(without, accumulate_grad_batches=4))
+    assert float(share[1]) < 0.5 * float(whole[1])
+
+
+def test_the_accumulation_may_change_between_epochs():
+    schedule = pl.callbacks.GradientAccumulationScheduler({0: 1, 1: 2})
+    module = Module()
+    trainer = fit(module, schedule, LossGathering(), max_epochs=2)
+    assert trainer.global_step == BATCHES + BATCHES // 2
+    other, opt = by_hand()
+    losses = []
+    for batch in batches():
+        losses.append(other.loss(batch))
+        (losses[-1] / 2).backward()
+        if len(losses) == 2:
+            opt.step(loss=sum(losses) / 2)
+            opt.zero_grad()
+            losses = []
+    assert_same(module, trainer, (other, opt))
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_bf16_and_clipping(accumulate):
+    module = Module()
+    options = dict(precision="bf16-mixed", gradient_clip_val=0.1, accumulate_grad_batches=accumulate)
+    trainer = fit(module, LossGathering(), **options)
+    assert_same(module, trainer, by_hand(accumulate, clip=0.1, dtype=torch.bfloat16))
+
+
+@pytest.mark.parametrize("pass_loss", [True, False])
+def test_manual_optimization(pass_loss):
+    module = Manual(pass_loss)
+    # The callback stays out of it, so that a loss is not counted twice.
+    assert_same(module, fit(module, LossGathering()), by_hand())
+
+
+def test_manual_optimization_without_the_loss_says_what_to_do():
+    class Forgetful(Manual):
+        def training_step(self, batch, batch_idx):
+            self.manual_backward(self.loss(batch))
+            self.optimizers().step()
+
+    with pytest.raises(RuntimeError, match=r"AdamS.step\(\) got no loss: pass it as step\(loss=loss\)"):
+        fit(Forgetful())
+
+
+def scaled(init_scale=2.0**10, **options):
+    scaler = torch.amp.GradScaler("cpu", init_scale=init_scale, **options)
+    return MixedPrecision("16-mixed", device="cpu", scaler=scaler)
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_a_scaler_hands_over_the_unscaled_loss(accumulate):
+    module = Module()
+    trainer = fit(module, LossGathering(), plugins=[scaled()], accumulate_grad_batches=accumulate)
+    assert_same(module, trainer, by_hand(accumulate, dtype=torch.float16))
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_overflow_leaves_no_trace(accumulate):
+    """The first steps overflow at this scale; what follows equals training on the rest of the batches alone."""
+    plugin = scaled(2.0**26, backoff_factor=2.0**-8)
+    module, losses = Module(), []
+
+    class Watch(pl.Callback):
+        def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
+            losses.append((float(outputs["loss"]) * accumulate, int(seen(trainer)[0])))
+
+    trainer = fit(module, LossGathering(), Watch(), plugins=[plugin], accumulate_grad_batches=accumulate)
+    skipped_batches = sum(count == 0 for _, count in losses)
+    skipped = skipped_batches // accumulate
+    assert 1 <= skipped < BATCHES // accumulate
+    assert int(seen(trainer)[0]) == BATCHES // accumulate - skipped
+    opt = surefoot.AdamS([nn.Parameter(torch.zeros(1))], eta=0.3)
+    rest = [loss for loss, _ in losses[skipped * accumulate :]]
+    for i in range(0, len(rest), accumulate):
+        opt.step(loss=sum(rest[i : i + accumulate]) / accumulate)
+    assert metrics(trainer) == pytest.approx([float(v) for v in opt.confidence()[0].values()], rel=1e-6)
+
+
+def test_manual_optimization_with_a_scaler():
+    module = Manual()
+    assert_same(module, fit(module, plugins=[scaled()]), by_hand(dtype=torch.float16))
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_a_batch_left_out_by_training_step(accumulate):
+    """`training_step` returns None: nothing is learnt from that batch, and nothing breaks."""
+    module = Module(skip=(0, 3))
+    trainer = fit(module, LossGathering(), accumulate_grad_batches=accumulate)
+    expected = BATCHES - 2 if accumulate == 1 else BATCHES // 2
+    assert int(seen(trainer)[0]) == expected
+
+
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed", "scaler"])
+def test_resume_equals_the_uninterrupted_run(tmp_path, precision):
+    def options():
+        own = {"plugins": [scaled(2.0**18)]} if precision == "scaler" else {"precision": precision}
+        return dict(**own, accumulate_grad_batches=2, default_root_dir=tmp_path)
+
+    whole = Module()
+    uninterrupted = fit(whole, LossGathering(), max_epochs=3, **options())
+    half = Module()
+    fit(half, LossGathering(), max_epochs=1, **options()).save_checkpoint(tmp_path / "half.ckpt")
+    rest = Module()
+    for p in rest.parameters():
+        nn.init.zeros_(p)
+    resumed = fit(rest, LossGathering(), max_epochs=3, ckpt_path=tmp_path / "half.ckpt", **options())
+    assert metrics(resumed) == metrics(uninterrupted)
+    for mine, theirs in zip(rest.parameters(), whole.parameters(), strict=True):
+        assert torch.equal(mine, theirs)
+
+
+class Resumable:
+    """Batches in order, from where a checkpoint left off."""
+
+    def __init__(self):
+        self.at = 0
+
+    def __iter__(self):
+        self.at %= BATCHES
+        for i in range(self.at, BATCHES):
+            self.at = i + 1
+            yield INPUTS[i * BATCH : (i + 1) * BATCH], TARGETS[i * BATCH : (i + 1) * BATCH]
+
+    def __len__(self):
+        return BATCHES
+
+    def state_dict(self):
+        return {"at": self.at}
+
+    def load_state_dict(self, state):
+        self.at = state["at"]
+
+
+def test_resume_within_an_epoch(tmp_path):
+    options = dict(max_epochs=2, accumulate_grad_batches=2, loader=Resumable)
+    whole = Module()
+    uninterrupted = fit(whole, LossGathering(), **options)
+    keep = pl.callbacks.ModelCheckpoint(tmp_path, filename="mid", every_n_train_steps=3, save_top_k=-1)
+    fit(Module(), LossGathering(), keep, max_steps=4, enable_checkpointing=True, **options)
+    rest = Module()
+    resumed = fit(rest, LossGathering(), ckpt_path=tmp_path / "mid.ckpt", **options)
+    assert resumed.global_step == uninterrupted.global_step == BATCHES
+    assert metrics(resumed) == metrics(uninterrupted)
+    for mine, theirs in zip(rest.parameters(), whole.parameters(), strict=True):
+        assert torch.equal(mine, theirs)
+
+
+def test_plain_optimizers_are_left_alone():
+    def adam(params, lr, eta):
+        return torch.optim.Adam(params, lr=lr)
+
+    module, other = Module(adam), Module(adam)
+    fit(module, LossGathering(), LogConfidence(), accumulate_grad_batches=2)
+    fit(other, accumulate_grad_batches=2)
+    for mine, theirs in zip(module.parameters(), other.parameters(), strict=True):
+        assert torch.equal(mine, theirs)
+
+
+def test_confidence_goes_to_the_trainers_logger(tmp_path):
+    logger = pl.loggers.CSVLogger(tmp_path, flush_logs_every_n_steps=1)
+    module = Module()
+    trainer = fit(module, LossGathering(), LogConfidence(), logger=logger, log_every_n_steps=1)
+    rows = (tmp_path / "lightning_logs/version_0/metrics.csv").read_text().splitlines()
+    assert len(rows) == BATCHES + 1
+    last = dict(zip(rows[0].split(","), rows[-1].split(",")))
+    for name, value in trainer.optimizers[0].confidence()[0].items():
+        assert float(last[f"surefoot/{name}"]) == pytest.approx(float(value))
+        assert float(trainer.callback_metrics[f"surefoot/{name}"]) == pytest.approx(float(value))
+
+
+class Kept(Sink):
+    def __init__(self):
+        self.rows = []
+
+    def write(self, values, step):
+        self.rows.append((step, values))
+
+
+def test_confidence_goes_to_a_sink_once_per_step():
+    sink = Kept()
+    trainer = fit(Module(), LossGathering(), LogConfidence(sink, every_n_steps=2), accumulate_grad_batches=2)
+    assert [step for step, _ in sink.rows] == [2, 4]
+    assert trainer.global_step == 5
+    assert set(sink.rows[0][1]) == {f"surefoot/{name}" for name in ("mean", "std", "z", "tilt", "weight", "skipped")}
+    with pytest.raises(ValueError, match="every_n_steps must be at least 1, but is 0"):
+        LogConfidence(sink, every_n_steps=0)
+
+
+def test_fabric_hands_over_the_loss_by_record_loss():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from lightning.fabric import Fabric
+    fabric = Fabric(accelerator="cpu", devices=1)
+    module = Module()
+    net, opt = fabric.setup(module.net, module.configure_optimizers())
+    for x, y in batches():
+        loss = nn.functional.mse_loss(net(x), y)
+        fabric.backward(loss)
+        opt.record_loss(loss)
+        opt.step()
+        opt.zero_grad()
+    other, expected = by_hand()
+    for mine, theirs in zip(module.parameters(), other.parameters(), strict=True):
+        assert torch.equal(mine, theirs)
+    assert float(opt.confidence()[0]["mean"]) == float(expected.confidence()[0]["mean"])
