@@ -77,6 +77,7 @@ def test_markdown_has_a_cell_per_column(summary, run):
     lines = [line for line in text.splitlines() if line.startswith("|")]
     assert {len(re.findall(r"(?<!\\)\|", line)) for line in lines} == {len(tables.COLUMNS) + 1}
     assert "| AdamS eta=0.0001 | 10 |" in text
+    assert summary._repr_markdown_() == text  # a notebook shows the same
     odd = tables.to_markdown(summarise([run(ODD, seed) for seed in range(2)]))
     cells = {len(re.findall(r"(?<!\\)\|", line)) for line in odd.splitlines() if line.startswith("|")}
     assert cells == {len(tables.COLUMNS) + 1}

@@ -68,6 +68,12 @@ class Summary:
         """The rows of one metric, of one task, or of both."""
         return [row for row in self.rows if metric in (None, row.metric) and task in (None, row.task)]
 
+    def _repr_markdown_(self) -> str:
+        """What a notebook shows."""
+        from surefoot.lab.tables import to_markdown
+
+        return to_markdown(self)
+
 
 def summarise(
     runs: Sequence[Run],

@@ -99,6 +99,7 @@ def race(each: Field, rows: list[Row], series: dict[str, int]) -> Figure | None:
     if target is None:
         return None
     traces: list[dict[str, Any]] = []
+    last = max((run.epochs[-1]["epoch"] for run in each.runs if run.epochs), default=1)
     names = [escape(_clip(row.label)) for row in rows]
     for entry, row, name in zip(each.entries, rows, names):
         ended = [run for run in entry.runs if run.finished or run.diverged]
@@ -135,7 +136,7 @@ def race(each: Field, rows: list[Row], series: dict[str, int]) -> Figure | None:
         f"Epochs to {metric_name(rows[0].metric)} {number(target)}",
         traces,
         {
-            "xaxis": {"title": {"text": "epoch"}},
+            "xaxis": {"title": {"text": "epoch"}, "range": [0, last * 1.03], "tickformat": "d"},
             "yaxis": {"type": "category", "categoryarray": names, "range": [len(names) - 0.5, -0.5]},
             "annotations": [_missed(row, name) for row, name in zip(rows, names) if row.reached < row.ended],
             "margin": {"l": 54, "r": 110, "t": 10, "b": 44},
