@@ -117,7 +117,7 @@ class Weigher:
             self.seen = torch.tensor(after, dtype=torch.float64)
 
     def confidence(self) -> list[dict[str, Tensor]]:
-        """What was seen of the loss and made of the last one: a list of one dict, as an optimizer with one group gives."""
+        """What was seen of the loss and made of the last one: a list of one dict, as optimizers give one per group."""
         return [described(self.seen)]
 
     def state_dict(self) -> dict[str, Any]:

@@ -279,8 +279,8 @@ def weighted(grads: list[Tensor], weight: Number, coasting: Any) -> list[Tensor]
     """
     if coasting is True:
         return [torch.zeros_like(grad) for grad in grads]
-    together = len({grad.device for grad in grads}) == 1 and all(grad.layout is torch.strided for grad in grads)
-    if together:
+    plain = all(grad.layout is torch.strided and not hasattr(grad, "to_local") for grad in grads)
+    if plain and len({grad.device for grad in grads}) == 1:
         copies = list(torch._foreach_mul(grads, weight.to(grads[0].device) if isinstance(weight, Tensor) else weight))
     else:
         copies = [grad * (weight.to(grad.device) if isinstance(weight, Tensor) else weight) for grad in grads]
