@@ -229,11 +229,13 @@ def clear_errors() -> Iterator[None]:
     """Print what went wrong as one sentence; after Ctrl-C say how to go on."""
     try:
         yield
+    except typer.Exit:  # a RuntimeError, too
+        raise
     except KeyboardInterrupt:
         command = shlex.join(["surefoot", *sys.argv[1:]])
         typer.echo(f"\ninterrupted; everything so far is kept. Go on with: {command}", err=True)
         raise typer.Exit(130) from None
-    except (ValueError, TypeError, ImportError, OSError, RuntimeError) as error:
+    except (ValueError, ImportError, OSError, RuntimeError) as error:
         if os.environ.get("SUREFOOT_DEBUG"):
             raise
         typer.echo(f"error: {error}", err=True)
@@ -250,10 +252,13 @@ def _executor(place: Place, address: str | None) -> Executor | None:
 
 
 def _finish(found: Results, path: Path) -> None:
-    found.print()
-    typer.echo(f"\nreport: {found.report(path)}")
+    """Print the tables, write the report, and tell what failed."""
+    if any(run.epochs for run in found.runs):
+        found.print()
+        typer.echo(f"\nreport: {found.report(path)}")
     for folder, message in found.failures.items():
-        typer.echo(f"failed: {message}\n  in {folder}", err=True)
+        details = Path(folder) / "error.txt"
+        typer.echo(f"failed: {message}" + (f" (see {details})" if details.exists() else ""), err=True)
     if not found.ok:
         raise typer.Exit(1)
 

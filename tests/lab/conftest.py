@@ -118,7 +118,7 @@ def make_tiny_task(name: str = "tiny", *, samples: int = 70, dropout: float = 0.
     return Task(name, model, train=(x, y), valid=(x[:20], y[:20]), batch_size=16, **fields)
 
 
-@pytest.fixture()
+@pytest.fixture
 def tiny_task() -> Callable[..., Task]:
     """The function that makes tiny tasks."""
     return make_tiny_task

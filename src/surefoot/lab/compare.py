@@ -185,6 +185,8 @@ def collect(requests: Sequence[RunRequest], failures: Mapping[int, str], epochs:
     """The recorded runs of the requests, in the order of the contestants."""
     runs: list[Run] = []
     for request in sorted(requests, key=lambda one: (one.config["optimizer"]["position"], one.index)):
+        if not (request.folder / "config.json").exists():  # not begun when a full disk stopped everything
+            continue
         try:
             run = read_run(request.folder)
         except StoreError:

@@ -123,9 +123,12 @@ def _restore(trainer: Trainer, folder: Path, config: Mapping[str, Any], log: Met
     """Bring the trainer to the last checkpoint, or to the run's start; returns the epochs done there."""
     first = (config.get("fork") or {}).get("epoch", 0)
     saved = load_checkpoint(folder / "checkpoint.pt", config["key"])
-    # A checkpoint ahead of the metrics (someone deleted lines) would leave a hole: train from the start then.
-    if saved is not None and saved["epoch"] <= max(last_epoch(log.rows), first):
+    recorded = max(last_epoch(log.rows), first)
+    # A checkpoint further ahead of the metrics (someone deleted lines) would leave a hole: train from the start.
+    if saved is not None and saved["epoch"] <= recorded + 1:
         trainer.load_state(saved)
+        if saved["epoch"] > recorded:
+            log.append(saved["row"])
         return int(saved["epoch"])
     if start is not None:
         from surefoot.lab.fork import load_start
@@ -148,29 +151,32 @@ def _compute(
     saved_at, pause = time.monotonic(), CHECKPOINT_SECONDS
     for epoch in range(done + 1, config["epochs"] + 1):
         row = {**trainer.run_epoch(epoch), "jobs": jobs}
-        row = _record(log, row)
+        recorded = _recorded(log, row)
+        row = recorded or row
+        due = epoch == config["epochs"] or time.monotonic() - saved_at >= pause
+        if due and possible and not row["diverged"]:
+            began = time.monotonic()
+            log.sync()
+            content = {"key": config["key"], "epoch": epoch, "row": row, **trainer.state()}
+            possible = save_checkpoint(path, content)
+            saved_at = time.monotonic()
+            pause = max(CHECKPOINT_SECONDS, (saved_at - began) / CHECKPOINT_SHARE)
+        if recorded is None:
+            log.append(row)
         if on_epoch is not None:
             on_epoch(row)
         if row["diverged"]:
             break
-        if possible and (epoch == config["epochs"] or time.monotonic() - saved_at >= pause):
-            began = time.monotonic()
-            log.sync()
-            possible = save_checkpoint(path, {"key": config["key"], "epoch": epoch, **trainer.state()})
-            saved_at = time.monotonic()
-            pause = max(CHECKPOINT_SECONDS, (saved_at - began) / CHECKPOINT_SHARE)
     log.sync()
 
 
-def _record(log: MetricsLog, row: dict[str, Any]) -> dict[str, Any]:
-    """Append an epoch; one trained again after a kill keeps its line, unless the numbers are other ones here."""
-    recorded = next((old for old in log.rows if old["epoch"] == row["epoch"]), None)
-    if recorded is not None:
-        if _numbers(recorded) == _numbers(row):
-            return recorded
+def _recorded(log: MetricsLog, row: dict[str, Any]) -> dict[str, Any] | None:
+    """The line of an epoch that was trained again after a kill; forgotten when the numbers are other ones here."""
+    recorded = next((old for old in reversed(log.rows) if old["epoch"] == row["epoch"]), None)
+    if recorded is not None and _numbers(recorded) != _numbers(row):
         log.cut(row["epoch"])
-    log.append(row)
-    return row
+        return None
+    return recorded
 
 
 def _numbers(row: Mapping[str, Any]) -> dict[str, Any]:

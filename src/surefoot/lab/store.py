@@ -1,9 +1,10 @@
 """Run folders: what was asked, what was measured, and how both survive a kill, a full disk or a second command.
 
 A run folder holds `config.json` (what was asked), `metrics.jsonl` (one JSON object per epoch), `checkpoint.pt` (to
-go on from) and, when user code raised, `error.txt`. The order of writes: an epoch's line is appended first, a
-checkpoint that contains it follows, so the metrics are never behind the checkpoint. After a kill the epochs
-between both are trained again; being deterministic they give the recorded lines, which therefore stay.
+go on from) and, when user code raised, `error.txt`. The order of writes: a checkpoint holds the line of its epoch and
+is written first, the line is appended then; so a line missing after a kill is in the checkpoint, and a finished run
+has its last checkpoint. Short epochs are not checkpointed each: those after the last checkpoint are trained again after
+a kill, give the recorded numbers again, being deterministic, and their lines stay as they are.
 """
 
 from __future__ import annotations
