@@ -28,6 +28,7 @@ from torch.distributed.checkpoint.state_dict import (
 )
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, Partial, Replicate, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
 import surefoot
@@ -268,6 +269,22 @@ def a_nan_gradient_in_one_shard_skips_everywhere(rank: int, folder: Path) -> Non
         optimizer.step(loss=loss)
         assert all(torch.equal(a, b) for a, b in zip(before, whole(model)))
         assert optimizer.confidence()[0]["skipped"] == 1
+
+
+@check
+def gradients_that_are_still_to_be_summed_arrive_whole(rank: int, folder: Path) -> None:
+    """As tensor parallel layers leave them: the parameter is everywhere, each rank has its part of the gradient."""
+    mesh = init_device_mesh("cpu", (WORLD,))
+    for make in (FAMILY["MomentumCB"], FAMILY["LossWeighted"]):
+        p = nn.Parameter(distribute_tensor(torch.ones(3), mesh, [Replicate()]))
+        q = nn.Parameter(torch.ones(3))
+        sharded, alone = make([p]), make([q])
+        for step in range(3):
+            p.grad = DTensor.from_local(torch.full((3,), float(rank + step)), mesh, [Partial()])
+            q.grad = torch.full((3,), float(2 * step + 1))
+            for optimizer in (sharded, alone):
+                optimizer.step(loss=step % 2)
+        torch.testing.assert_close(p.full_tensor(), q.detach())
 
 
 # -- distributed checkpoints ---------------------------------------------------------------------------------------

@@ -190,11 +190,19 @@ def bucket(
         whole = len(indices) == len(params)
         own = [column if whole else [column[i] for i in indices] for column in columns]
         if special:
+            own[1] = [_placed_as(p, grad) for p, grad in zip(own[0], own[1])]
             own = [[x.to_local() if hasattr(x, "to_local") else x for x in tensors] for tensors in own]
         if own[0][0].is_complex():  # all are of one dtype
             own = [[torch.view_as_real(x.resolve_conj()) for x in tensors] for tensors in own]
         scalars = {name: column[first] for name, column in zip(scalar_names, lists[kept:])}
         yield Members(own[0], own[1], own[2:], steps[first], scalars)
+
+
+def _placed_as(p: Any, grad: Any) -> Any:
+    """The gradient where its parameter is: in tensor parallel training it may be a sum that still has to be made."""
+    placements = getattr(p, "placements", None)
+    moves = placements is not None and getattr(grad, "placements", placements) != placements
+    return grad.redistribute(p.device_mesh, placements) if moves else grad
 
 
 def _together(steps: list[Tensor], singly: bool) -> list[list[int]] | list[range]:

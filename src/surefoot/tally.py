@@ -55,9 +55,9 @@ def merged(tally: Tally, group: Any, like: Tensor) -> Tally:
         home = torch.accelerator.current_accelerator() or home
     numbers = (tally.mass, tally.mean, tally.power, tally.bad)
     own = torch.stack([torch.as_tensor(x, dtype=wide(home), device=home) for x in numbers])
-    every = own.new_empty(dist.get_world_size(group) * len(numbers))
-    dist.all_gather_into_tensor(every, own, group=group)
-    mass, mean, power, bad = every.view(-1, len(numbers)).unbind(1)
+    every = [torch.empty_like(own) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(every, own, group=group)
+    mass, mean, power, bad = torch.stack(every).unbind(1)
     total = mass.sum()
     middle = (mass * mean).sum() / (total + (total == 0))
     whole = (total, middle, (power + mass * (mean - middle) ** 2).sum(), bad.sum())
