@@ -211,17 +211,23 @@ def report(
 
 
 @app.command()
-def runs(folder: Annotated[Path, typer.Argument(help="Folder of run folders.")] = Path("runs")) -> None:
+def runs(
+    folder: Annotated[Path, typer.Argument(help="Folder of run folders.")] = Path("runs"),
+    drop_checkpoints: Annotated[
+        bool, typer.Option(help="Delete the checkpoints of ended runs; extending those starts anew then.")
+    ] = False,
+) -> None:
     """List the runs in a folder and how far each is."""
     with clear_errors():
         from surefoot.lab.progress import losses
         from surefoot.lab.store import read_runs
 
         for run in read_runs(folder):
-            state = "failed" if run.error else "diverged" if run.diverged else "done" if run.finished else "unfinished"
             last = run.epochs[-1] if run.epochs else None
             at = f"{last['epoch'] if last else 0}/{run.config['epochs']}"
-            typer.echo(f"{state:10} {at:>9}  {run.task}  {run.label}, seed {run.seed}  {losses(last)}".rstrip())
+            typer.echo(f"{run.state:10} {at:>9}  {run.task}  {run.label}, seed {run.seed}  {losses(last)}".rstrip())
+            if drop_checkpoints and run.finished:
+                (run.folder / "checkpoint.pt").unlink(missing_ok=True)
 
 
 @contextmanager

@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from surefoot.cli import app
-from surefoot.lab.store import read_runs
+from surefoot.lab.store import open_folder, read_metrics, read_runs
 
 TASK = """
 import torch
@@ -103,7 +103,19 @@ def test_a_diverged_run_is_exit_code_0(mine: Path, tmp_path: Path) -> None:
     out = tmp_path / "runs"
     done = surefoot("compare", mine, "-o", "sgd:lr=1e38", "--seeds", 1, "--epochs", 2, "--out", out)
     assert done.exit_code == 0, done.output
-    assert "diverged" in surefoot("runs", out).stdout
+    assert surefoot("runs", out).stdout.startswith("diverged ")
+
+
+def test_checkpoints_of_ended_runs_can_be_dropped(mine: Path, tmp_path: Path) -> None:
+    out = tmp_path / "runs"
+    arguments = ("compare", mine, "-o", "sgd", "--seeds", 1, "--out", out, "-q")
+    surefoot(*arguments, "--epochs", 2)
+    assert len(list(out.rglob("checkpoint.pt"))) == 1
+    before = next(out.rglob("metrics.jsonl")).read_text()
+    assert surefoot("runs", out, "--drop-checkpoints").stdout.startswith("done ")
+    assert not list(out.rglob("checkpoint.pt"))
+    assert surefoot(*arguments, "--epochs", 3).exit_code == 0
+    assert next(out.rglob("metrics.jsonl")).read_text().startswith(before)
 
 
 def test_a_folder_that_cannot_be_written_is_exit_code_1(mine: Path, tmp_path: Path) -> None:
@@ -168,6 +180,21 @@ def test_fork_is_a_command(mine: Path, tmp_path: Path) -> None:
     )
     assert done.exit_code == 0, done.output
     assert [run.epochs[0]["epoch"] for run in read_runs(out)] == [3, 3]
+
+
+def test_killed_its_workers_end_too_and_the_runs_are_free(mine: Path, tmp_path: Path) -> None:
+    out = tmp_path / "runs"
+    command = ["compare", str(mine), "-o", "sgd", "--seeds", "2", "--epochs", "200000", "--out", str(out)]
+    program = [sys.executable, "-c", "from surefoot.cli import main; main()", *command, "--jobs", "2", "-q"]
+    process = subprocess.Popen(program)
+    while not all(sizes := recorded(out)) or len(sizes) < 2:
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.kill()
+    process.wait()
+    for path in out.rglob("metrics.jsonl"):
+        with open_folder(path.parent):  # waits for ever if a worker lived on
+            assert read_metrics(path)[0]
 
 
 def recorded(out: Path) -> list[int]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import linecache
+import sys
+import types
 from pathlib import Path
 
 import pytest
 import torch
 
 import surefoot
-from surefoot.lab.contestants import Contestant, accepted_options, load_class, parse_all
+from surefoot.lab.contestants import Contestant, accepted_options, load_class, parse_all, source_digest
 
 
 def weights() -> list[torch.nn.Parameter]:
@@ -147,3 +150,28 @@ def test_a_class_can_be_given_in_code() -> None:
     assert (one.label, one.schedule, one.cls) == ("my own", "cosine", Mine)
     assert Contestant.create(None, torch.optim.Adam).class_path == "torch.optim.Adam"
     assert load_class("torch.optim.Adam") is torch.optim.Adam
+
+
+def test_code_of_a_script_goes_by_its_own_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = tmp_path / "script.py"
+    lines = "import torch\nclass Mine(torch.optim.SGD):\n    twist = {}\nseeds = {}\n"
+    digests = []
+    for twist, seeds in [(1, 5), (1, 10), (2, 10)]:
+        script.write_text(lines.format(twist, seeds))
+        linecache.checkcache()
+        module = types.ModuleType("__main__")
+        module.__file__ = str(script)
+        monkeypatch.setitem(sys.modules, "__main__", module)
+        exec(compile(script.read_text(), str(script), "exec"), vars(module))
+        digests.append(source_digest(module.Mine))
+    assert digests[0] == digests[1] != digests[2]
+
+
+def test_code_without_a_source_goes_by_its_instructions() -> None:
+    def compiled(text: str) -> object:
+        names: dict[str, object] = {"__name__": "__main__"}
+        exec(compile(text, "<a cell>", "exec"), names)
+        return names["f"]
+
+    one, same, other = (source_digest(compiled(f"def f(x):\n    return x * {n}")) for n in (2, 2, 3))
+    assert one == same != other

@@ -119,15 +119,18 @@ def folder_of(out: Path, config: Mapping[str, Any]) -> Path:
     return parent / name
 
 
+@functools.lru_cache(maxsize=1)
 def _task_code(task: Task) -> str:
-    """Digest of the user's own functions in a task: an edited model is another task."""
-    parts = [_function_code(one) for one in (task.model, task.loss, task.prepare, *task.metrics.values()) if one]
-    own = sorted({part for part in parts if part})
+    """Digest of the user's own code in a task: an edited model is another task."""
+    functions = [one for one in (task.model, task.loss, task.prepare, *task.metrics.values()) if one]
+    own = {code for one in functions if (code := _function_code(one))}
     if not own:
         return ""
     with torch.random.fork_rng(devices=[]):
-        own.append(repr(task.model()))  # sees what a closure binds, such as a width
-    return hashlib.sha256("".join(own).encode()).hexdigest()[:16]
+        model = task.model()
+    layers = {code for layer in model.modules() if (code := source_digest(type(layer)))}
+    # The model as it prints shows what a closure binds, such as a width.
+    return hashlib.sha256("".join([*sorted(own | layers), repr(model)]).encode()).hexdigest()[:16]
 
 
 def _function_code(function: Any) -> str:

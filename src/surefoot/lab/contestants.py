@@ -173,18 +173,32 @@ def load_class(path: str) -> type[torch.optim.Optimizer]:
 
 
 def source_digest(thing: Any) -> str:
-    """Digest of the file that defines a class or function; '' for torch and surefoot, which have versions."""
+    """Digest of the code that defines a class or function; '' for torch and surefoot, which have versions.
+
+    What is imported goes by its whole file, so that helpers count too; what a script or notebook defines goes by its
+    own lines, so that asking for more seeds there does not make every run another one.
+    """
     module = getattr(thing, "__module__", None) or ""
     if module.split(".")[0] in ("torch", "surefoot", "builtins"):
         return ""
     try:
-        data = Path(inspect.getsourcefile(thing) or "").read_bytes()
-    except (TypeError, OSError):
-        try:
+        if module == "__main__":
             data = inspect.getsource(thing).encode()
-        except (TypeError, OSError):
-            data = repr(getattr(thing, "__code__", module)).split(" at ")[0].encode()
+        else:
+            data = Path(inspect.getsourcefile(thing) or "").read_bytes()
+    except (TypeError, OSError):
+        data = _bytecode(thing)
     return hashlib.sha256(data).hexdigest()[:16]
+
+
+def _bytecode(thing: Any) -> bytes:
+    """What is left of code without a source: the instructions and constants of its functions."""
+    codes = [
+        code
+        for value in (vars(thing).values() if isinstance(thing, type) else [thing])
+        if (code := getattr(value, "__code__", None)) is not None
+    ]
+    return b"".join(code.co_code + repr((code.co_names, code.co_consts)).encode() for code in codes)
 
 
 def _path_of(cls: type) -> str:

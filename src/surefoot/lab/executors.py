@@ -173,7 +173,7 @@ class Worker:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "surefoot.lab.worker", str(theirs.fileno())],
                 stdin=subprocess.PIPE,
-                stdout=sys.__stderr__,
+                stdout=2,  # what user code prints must not end up in a table
                 pass_fds=[theirs.fileno()],
                 env=environment,
             )

@@ -79,6 +79,13 @@ class Run:
         except OSError:
             return None
 
+    @property
+    def state(self) -> str:
+        """In a word: done, diverged, failed or unfinished."""
+        if self.finished:
+            return "diverged" if self.diverged else "done"
+        return "failed" if self.error else "unfinished"
+
 
 def last_epoch(rows: list[dict[str, Any]]) -> int:
     """Number of the last recorded epoch, 0 when there is none.
