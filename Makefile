@@ -1,0 +1,65 @@
+# Two commands are enough: `make demo` and `make test`. Both set up .venv on their first call.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip --disable-pip-version-check
+JOBS   ?= 2
+PYTEST_ARGS ?=
+
+# One thread per process: tests that start processes, and the two workers, would otherwise fight for the cores.
+TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint format bench pins clean
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: $(VENV)/.lab ## install what the lab needs, compare Adam with AdamUCB, AdamCB and AdamS, write a report
+	$(BIN)/surefoot compare --jobs $(JOBS) --out runs/demo
+	@echo "Open runs/demo/report.html in a browser. Your own comparison: $(BIN)/surefoot compare --help"
+
+test: $(VENV)/.test ## install everything and run every test
+	$(TEST_ENV) $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup $(PYTEST_ARGS)
+
+lint: $(VENV)/.test ## ruff (rules and layout) and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check --quiet .
+	$(BIN)/mypy
+
+format: $(VENV)/.test ## let ruff fix and lay out the code
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/.test ## measure step time, a lab epoch and import time, as ratios
+	$(BIN)/python benchmarks/import_time.py
+	$(BIN)/python benchmarks/step_time.py
+	$(BIN)/python benchmarks/lab_epoch.py
+
+pins: ## raise every version in constraints.txt to what an install finds today (torch stays)
+	torch=$$(grep '^torch==' constraints.txt) && rm -rf $(VENV) && $(MAKE) $(BIN)/python && \
+	$(PIP) install --quiet "$$torch" && $(PIP) install --quiet -e '.[test]' && \
+	sed -n '/^#/p' constraints.txt > constraints.new && \
+	$(PIP) freeze --exclude-editable | sed 's/+[^+]*$$//' >> constraints.new && mv constraints.new constraints.txt
+
+clean: ## remove the virtual environment, caches and runs of the demo
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist runs/demo
+	find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "Surefoot needs Python 3.11 or newer, but '$(PYTHON)' is $$($(PYTHON) --version 2>&1 || echo missing);" \
+	       "name another one with: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV) || { echo "'$(PYTHON) -m venv' failed; on Debian or Ubuntu: apt install python3-venv" >&2; exit 1; }
+
+# The stamps are newer than what they were made from, so a second call installs nothing.
+$(VENV)/.lab: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "Installing Surefoot and its lab into $(VENV) (about a minute, once) ..."
+	$(PIP) install --quiet -c constraints.txt -e '.[lab]'
+	@touch $@
+
+$(VENV)/.test: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "Installing Surefoot with every extra into $(VENV) (a few minutes, once) ..."
+	$(PIP) install --quiet -c constraints.txt -e '.[test]'
+	@touch $(VENV)/.lab $@
