@@ -178,7 +178,7 @@ def test_the_table_mirrors_the_rules_of_pytorch() -> None:
             (0, 0.0, 0.0, math.inf),
         ]:
             with jax.enable_x64(True):
-                seen = so.TiltState(*map(jnp.asarray, (count, mean, std, best, 0.0, 0.0, 1.0)))
+                seen = so.TiltState(*map(jnp.asarray, (count, mean, std, best, 0.0, 0.0, 1.0, True)))
                 lean = [float(x) for x in ours.lean(seen, jnp.asarray(ETAS[name]), jnp.asarray(noise))]
             torch_seen = moments.Seen(count=count, mean=mean, std=std, best=best)
             assert lean == pytest.approx([float(x) for x in theirs.lean(torch_seen, ETAS[name], noise)], rel=1e-9)
@@ -212,7 +212,7 @@ def test_statistics_hold_in_single_precision(beta: float) -> None:
     levels = np.array([[1.0, 0.3], [1e4, 1.0], [1e-25, 3e-26], [1e25, 1e24], [-5.0, 2.0]])
     rng = np.random.default_rng(0)
     losses = (levels[:, :1] + levels[:, 1:] * rng.standard_normal((len(levels), 200))).astype(np.float32)
-    tilt = so.scale_by_tilt("ucb", 0.1, loss_beta=beta)
+    tilt = so.scale_by_tilt("ucb", 0.1, weighting="unit", loss_beta=beta)
 
     def body(state: Any, value: Any) -> Any:
         _, state = tilt.update(jnp.ones(1, jnp.float32), state, value=value)
@@ -238,7 +238,7 @@ def test_a_constant_loss_has_no_spread() -> None:
 
 def test_expected_improvement_is_stable_far_in_the_tail() -> None:
     for u in (-0.1, -5.0, -9.9, -10.1, -100.0, -1e4, -1e8):
-        seen = so.TiltState(*map(jnp.float32, (9, 1.0, 1.0, 1.0 + u, 0.0, 0.0, 1.0)))
+        seen = so.TiltState(*map(jnp.float32, (9, 1.0, 1.0, 1.0 + u, 0.0, 0.0, 1.0, True)))
         tilt = -float(so.RULES["ei"].lean(seen, 0.0, jnp.zeros(()))[0])
         got = np.float32(1.0 + u) - 1.0
         # The ratio lies between -u and sqrt(u*u + 2); double precision has it directly near the centre.
@@ -268,8 +268,17 @@ def test_a_bare_tilt_keeps_its_statistics_from_a_loss_that_is_not_finite() -> No
     tilt = so.scale_by_tilt("ucb", 0.1)
     _, before = tilt.update(jnp.ones(2), tilt.init(jnp.ones(2)), value=1.0)
     updates, after = tilt.update(jnp.ones(2), before, value=jnp.nan)
-    assert_equal(after, before)
+    assert not after.taken
+    assert_equal(after._replace(taken=before.taken), before)
     assert updates.tolist() == [0.0, 0.0]
+
+
+def test_a_weight_that_overflows_is_skipped() -> None:
+    optimizer = so.adam_cb(0.01, eta=0.5)
+    params, state = drive(optimizer, [1.0, 2.0, 1e30, 3.0], [f32(g) for g in GRADS], f32(START))
+    kept, clean = drive(optimizer, [1.0, 2.0, 3.0], [f32(GRADS[i]) for i in (0, 1, 3)], f32(START))
+    assert int(so.confidence(state)[0]["skipped"]) == 1
+    assert_equal((params, state.inner_state), (kept, clean.inner_state))
 
 
 def test_losses_of_zero_do_not_divide_by_zero() -> None:

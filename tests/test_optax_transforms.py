@@ -228,6 +228,12 @@ def test_an_objective_makes_a_rule() -> None:
     assert_close(train(so.adam(rule, 0.1))[0], train(so.adam_ucb(0.1, 0.3))[0])
 
 
+def test_an_objective_without_a_slope_at_no_spread_still_starts() -> None:
+    params, state = train(so.adam(so.from_objective(lambda mean, std, eta: mean / std), 0.1), 3)
+    assert int(so.confidence(state)[0]["skipped"]) == 0
+    assert float(jnp.abs(params["w"]).max()) > 0.0
+
+
 def test_resume_is_the_uninterrupted_run(tmp_path: Path) -> None:
     optimizer = so.adam_s(0.1, eta=0.5)
     whole = train(optimizer)

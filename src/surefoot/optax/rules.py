@@ -21,6 +21,7 @@ class TiltState(NamedTuple):
     z: Array
     tilt: Array
     weight: Array
+    taken: Array  # whether the last loss was taken in
 
 
 class Rule(NamedTuple):
@@ -90,7 +91,9 @@ def from_objective(objective: Callable[[Array, Array, Any], Array], *, eta: floa
 
     def lean(seen: TiltState, eta: Any, noise: Array) -> tuple[Any, Any]:
         by_mean, by_std = jax.grad(objective, argnums=(0, 1))(seen.mean, seen.std, eta)
-        return by_std / by_mean, 1.0
+        tilt = by_std / by_mean
+        # While there is no spread, some objectives (mean / std) have no slope; only the magnitude counts there.
+        return jnp.where((seen.std == 0) & ~jnp.isfinite(tilt), 1.0, tilt), 1.0
 
     return Rule(lean, eta=eta)
 

@@ -78,7 +78,7 @@ def scale_by_tilt(
 
     ``weight = std + tilt * (value - mean)`` with ``weighting="paper"`` (CB: times ``abs(mean)``), and
     ``1 + tilt * (value - mean) / std`` with ``"unit"``. While the std is 0 the weight is the magnitude of the
-    former, and 1 in the latter. A value that is not finite leaves the statistics alone and gives a zero
+    former, and 1 in the latter. A value or a weight that is not finite leaves the statistics alone and gives a zero
     gradient; to keep what follows in a chain from seeing that one, wrap the chain in :func:`skip_nonfinite`,
     as the aliases do.
 
@@ -108,9 +108,9 @@ def scale_by_tilt(
         raise ValueError(f"Invalid loss_beta value: {loss_beta}; take a number from 0 to below 1")
 
     def init(params: optax.Params) -> TiltState:
-        start = (0.0, 0.0, math.inf, 0.0, 0.0, 1.0)
         # An array each: jit refuses to donate one buffer twice.
-        return TiltState(jnp.zeros((), jnp.int32), *(jnp.full((), x, float) for x in start))
+        mean, std, best, z, tilt, weight = (jnp.full((), x, float) for x in (0.0, 0.0, math.inf, 0.0, 0.0, 1.0))
+        return TiltState(jnp.zeros((), jnp.int32), mean, std, best, z, tilt, weight, jnp.ones((), bool))
 
     def update(
         updates: optax.Updates,
@@ -135,8 +135,10 @@ def scale_by_tilt(
             # Without a spread the sign says nothing about the ground: the magnitude keeps from climbing.
             weight = factor * state.std + lean * distance
             weight = jnp.where(flat, jnp.abs(weight), weight)
+        usable &= jnp.isfinite(weight * weight)  # Adam squares it
         seen = _observe(state, value, loss_beta)._replace(z=z, tilt=tilt, weight=weight)
         seen = jax.tree.map(lambda new, old: jnp.where(usable, new, old).astype(old.dtype), seen, state)
+        seen = seen._replace(taken=usable)
         updates = jax.tree.map(lambda g: jnp.where(usable, g * weight, 0).astype(g.dtype), updates)
         return updates, seen
 

@@ -22,7 +22,7 @@ class SkipState(NamedTuple):
 
 
 def skip_nonfinite(inner: optax.GradientTransformation) -> optax.GradientTransformationExtraArgs:
-    """Skip a step whose loss or gradient is not finite: a zero update, and the inner state as it was.
+    """Skip a step whose loss, gradient or weight is not finite: a zero update, and the inner state as it was.
 
     >>> import jax.numpy as jnp, optax
     >>> optimizer = skip_nonfinite(optax.adam(0.1))
@@ -48,10 +48,12 @@ def skip_nonfinite(inner: optax.GradientTransformation) -> optax.GradientTransfo
         finite = jnp.isfinite(value)
         for gradient in jax.tree.leaves(updates):
             finite &= jnp.isfinite(gradient).all()
-        # What is not finite stays outside, so that neither jax_debug_nans nor a derivative meets it.
+        # What is not finite stays outside, so that no derivative meets it.
         updates = jax.tree.map(lambda g: jnp.where(finite, g, jnp.zeros_like(g)), updates)
         value = jnp.where(finite, value, 0.0)
         updates, after = inner.update(updates, state.inner_state, params, value=value, **more)
+        for node in jax.tree.leaves(after, is_leaf=lambda x: isinstance(x, TiltState)):
+            finite &= node.taken if isinstance(node, TiltState) else True
         updates = jax.tree.map(lambda u: jnp.where(finite, u, jnp.zeros_like(u)), updates)
         after = jax.tree.map(lambda new, old: jnp.where(finite, new, old), after, state.inner_state)
         return updates, SkipState(state.skipped + ~finite, after)
