@@ -96,11 +96,11 @@ def assert_agrees(cls: type[LossAware], path: str, options: dict[str, Any]) -> N
 
 
 @pytest.mark.parametrize(
-    "amsgrad, maximize, weighting", itertools.product([False, True], [False, True], ["paper", "unit"])
+    ("amsgrad", "maximize", "weighting"), itertools.product([False, True], [False, True], ["paper", "unit"])
 )
 @pytest.mark.parametrize("decay", DECAYS)
 @pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize("cls, eta", ADAMS)
+@pytest.mark.parametrize(("cls", "eta"), ADAMS)
 def test_adam_in_float64(
     cls: type[LossAware], eta: float, path: str, decay: str, amsgrad: bool, maximize: bool, weighting: str
 ) -> None:
@@ -108,10 +108,10 @@ def test_adam_in_float64(
     assert_agrees(cls, path, {**options, **DECAYS[decay]})
 
 
-@pytest.mark.parametrize("maximize, weighting", itertools.product([False, True], ["paper", "unit"]))
+@pytest.mark.parametrize(("maximize", "weighting"), itertools.product([False, True], ["paper", "unit"]))
 @pytest.mark.parametrize("decay", DECAYS)
 @pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize("cls, eta", MOMENTA)
+@pytest.mark.parametrize(("cls", "eta"), MOMENTA)
 def test_momentum_in_float64(
     cls: type[LossAware], eta: float, path: str, decay: str, maximize: bool, weighting: str
 ) -> None:
@@ -131,7 +131,7 @@ def test_these_losses_give_weights_of_both_signs() -> None:
 
 
 @pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize("cls, eta", [*ADAMS, *MOMENTA])
+@pytest.mark.parametrize(("cls", "eta"), [*ADAMS, *MOMENTA])
 def test_parameters_without_gradient_keep_their_own_history(cls: type[LossAware], eta: float, path: str) -> None:
     start, *grads = randoms(2)
     absent = {0: [2], 1: [1, 2], 3: [0], 4: [0, 1, 2], 6: [1]}
@@ -151,7 +151,7 @@ def test_parameters_without_gradient_keep_their_own_history(cls: type[LossAware]
 
 
 @pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize("cls, eta", [(AdamUCB, 0.7), (AdamCB, 2.0), (MomentumUCB, 0.7)])
+@pytest.mark.parametrize(("cls", "eta"), [(AdamUCB, 0.7), (AdamCB, 2.0), (MomentumUCB, 0.7)])
 def test_a_group_added_later_starts_from_what_was_seen(cls: type[LossAware], eta: float, path: str) -> None:
     start, *grads = randoms(3)
     params = [x.clone().requires_grad_() for x in start]
@@ -172,7 +172,7 @@ def test_a_group_added_later_starts_from_what_was_seen(cls: type[LossAware], eta
 
 
 @pytest.mark.parametrize("path", [name for name in PATHS if "fused" not in name] + ["default"])
-@pytest.mark.parametrize("cls, eta", [*ADAMS, *MOMENTA[1:]])
+@pytest.mark.parametrize(("cls", "eta"), [*ADAMS, *MOMENTA[1:]])
 def test_dtypes_may_be_mixed_in_one_group(cls: type[LossAware], eta: float, path: str) -> None:
     dtypes = [torch.float64, torch.float32, torch.complex128, torch.complex64]
     generator = torch.Generator().manual_seed(4)
@@ -192,7 +192,7 @@ def test_dtypes_may_be_mixed_in_one_group(cls: type[LossAware], eta: float, path
         torch.testing.assert_close((torch.view_as_real(a) if a.is_complex() else a).double(), b, rtol=0, atol=close)
 
 
-@pytest.mark.parametrize("cls, eta", [*ADAMS, *MOMENTA[1:]])
+@pytest.mark.parametrize(("cls", "eta"), [*ADAMS, *MOMENTA[1:]])
 def test_hyper_parameters_may_change_between_steps(cls: type[LossAware], eta: float) -> None:
     start, *grads = randoms(5)
     params = [x.clone().requires_grad_() for x in start]

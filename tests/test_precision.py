@@ -1,0 +1,155 @@
+"""Rounding: with weights of any size and sign, never much worse than torch's own optimizer against its float64 self."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from surefoot import LossAware, LossAwareAdam, LossAwareAdaMax, LossAwareMomentum, LossAwareNAdam
+from surefoot.moments import Number, Seen
+from surefoot.rules import Lean, Rule
+
+STEPS = 24
+LR, BETAS = 0.01, (0.9, 0.99)
+#: Ours may be off by this many times what torch is off by, and by two roundings of the parameter on top.
+FACTOR = 3.0
+ULPS = 2.0
+
+
+def weights_of(kind: str) -> list[float]:
+    generator = torch.Generator().manual_seed(7)
+    normal = torch.randn(STEPS, dtype=torch.float64, generator=generator)
+    ramp = torch.logspace(0, -10, STEPS, dtype=torch.float64)
+    return {
+        "positive": normal.abs() + 0.1,
+        "mixed": normal,
+        "zeros": torch.where(torch.arange(STEPS) % 3 == 0, 0.0, normal),
+        "only zeros later": torch.where(torch.arange(STEPS) < 5, normal, 0.0),
+        "tiny": 1e-12 * normal,
+        "shrinking": ramp * normal.sign(),
+        "growing": ramp.flip(0) * normal.sign(),
+        "huge": 1e12 * normal,
+    }[kind].tolist()
+
+
+KINDS = ["positive", "mixed", "zeros", "only zeros later", "tiny", "shrinking", "growing", "huge"]
+DTYPES = [torch.float32, torch.bfloat16, torch.complex64]
+OPTIONS: dict[str, dict[str, Any]] = {
+    "L2": {"weight_decay": 0.1},
+    "decoupled, maximize": {"weight_decay": 0.1, "decoupled_weight_decay": True, "maximize": True},
+}
+ENGINES: dict[str, tuple[type[LossAware], type[torch.optim.Optimizer], dict[str, Any]]] = {
+    "adam": (LossAwareAdam, torch.optim.Adam, {"betas": BETAS, "eps": 1e-10}),
+    "amsgrad": (LossAwareAdam, torch.optim.Adam, {"betas": BETAS, "eps": 1e-10, "amsgrad": True}),
+    "adamax": (LossAwareAdaMax, torch.optim.Adamax, {"betas": BETAS, "eps": 1e-10}),
+    "nadam": (LossAwareNAdam, torch.optim.NAdam, {"betas": BETAS, "eps": 1e-10}),
+    "momentum": (LossAwareMomentum, torch.optim.SGD, {"momentum": BETAS[0]}),
+    "nesterov": (LossAwareMomentum, torch.optim.SGD, {"momentum": BETAS[0], "nesterov": True}),
+}
+PATHS: dict[str, dict[str, Any]] = {
+    "fused": {},
+    "foreach": {"foreach": True},
+    "forloop": {"foreach": False},
+    "fused, device": {"capturable": True},
+    "foreach, device": {"foreach": True, "capturable": True},
+}
+CASES = [
+    (engine, path, kind)
+    for engine, paths in {
+        "adam": list(PATHS),
+        "amsgrad": ["foreach", "fused, device", "foreach, device"],
+        "momentum": ["fused", "foreach", "foreach, device"],
+        **dict.fromkeys(("nesterov", "adamax", "nadam"), ["foreach", "foreach, device"]),
+    }.items()
+    for path in paths
+    for kind in KINDS
+    if kind != "huge" or "betas" in ENGINES[engine][2]  # plain momentum does not forgive a huge weight
+]
+
+
+@functools.cache
+def data(dtype: torch.dtype) -> list[Tensor]:
+    """The initial parameter, then the gradients: numbers that the dtype holds exactly."""
+    generator = torch.Generator().manual_seed(11)
+    wide = torch.complex128 if dtype.is_complex else torch.float64
+    return [torch.randn(6, dtype=wide, generator=generator).to(dtype) for _ in range(STEPS + 1)]
+
+
+class Prescribed:
+    """A rule's lean that gives exactly the weights of a list: `factor * std`, with nothing for the distance."""
+
+    def __init__(self, weights: list[float]) -> None:
+        self.left = list(weights)
+
+    def __call__(self, seen: Seen, eta: float, noise: Number) -> Lean:
+        return 0.0, self.left.pop(0) / seen.std
+
+
+def ours(engine: str, dtype: torch.dtype, option: str, path: str, kind: str) -> Tensor:
+    cls, _, settings = ENGINES[engine]
+    start, *grads = data(dtype)
+    p = start.clone().requires_grad_()
+    rule = Rule("prescribed", Prescribed(weights_of(kind)), eta=0.0)
+    optimizer = cls([p], lr=LR, rule=rule, weighting="paper", **settings, **OPTIONS[option], **PATHS[path])
+    # A spread that was there before the first step: without one, weights lose their sign.
+    optimizer.param_groups[0]["seen"] = torch.tensor(Seen(count=3.0, mean=1.0, std=1.0), dtype=torch.float64)
+    for t, g in enumerate(grads):
+        p.grad = g.clone()
+        loss = 2.0 - t % 2
+        optimizer.step(loss=torch.tensor(loss) if optimizer.param_groups[0]["capturable"] else loss)
+    return p.detach()
+
+
+@functools.cache
+def theirs(engine: str, dtype: torch.dtype, wide: bool, option: str, kind: str) -> Tensor:
+    """torch's optimizer, handed the weighted gradient, with the decay and the direction done outside."""
+    _, cls, settings = ENGINES[engine]
+    start, *grads = data(dtype)
+    to = dtype if not wide else (torch.complex128 if dtype.is_complex else torch.float64)
+    options = OPTIONS[option]
+    decay, decoupled = options.get("weight_decay", 0.0), options.get("decoupled_weight_decay", False)
+    p = start.to(to).clone().requires_grad_()
+    optimizer = cls([p], lr=LR, **settings)
+    for t, (g, weight) in enumerate(zip(grads, weights_of(kind))):
+        with torch.no_grad():
+            g = -g if options.get("maximize") else g
+            p.grad = g.to(to) * weight if decoupled else (g.to(to) + decay * p) * weight
+            if decoupled:
+                p.mul_(1 - LR * decay)
+        if "momentum" in settings:  # Algorithm 1's bias-corrected average, as a learning rate
+            optimizer.param_groups[0]["lr"] = LR * (1 - BETAS[0]) / (1 - BETAS[0] ** (t + 1))
+        with default_dtype(torch.float64 if wide else torch.float32):  # of NAdam's running product
+            optimizer.step()
+    return p.detach()
+
+
+@contextmanager
+def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def off(a: Tensor, b: Tensor) -> float:
+    return (a.to(b.dtype) - b).abs().max().item()
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+@pytest.mark.parametrize(("engine", "path", "kind"), CASES)
+def test_rounding_is_that_of_torch(engine: str, path: str, option: str, kind: str) -> None:
+    for dtype in DTYPES:
+        truth = theirs(engine, dtype, True, option, kind)
+        allowed = FACTOR * off(theirs(engine, dtype, False, option, kind), truth)
+        allowed += ULPS * torch.finfo(dtype).eps * truth.abs().max().item()
+        assert off(ours(engine, dtype, option, path, kind), truth) <= allowed, dtype
+    truth = theirs(engine, torch.float64, True, option, kind)
+    torch.testing.assert_close(ours(engine, torch.float64, option, path, kind), truth, rtol=1e-12, atol=1e-12)
