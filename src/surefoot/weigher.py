@@ -97,13 +97,16 @@ class Weigher:
         noise = standard_normal_tensor(self.seed, before.count) if self.rule.uses_noise else 0.0
         seen = apply_rule(self.rule, before, safe, self.eta, noise, self.weighting)
         self.seen = torch.where(fine, _stacked(seen, self.seen), self.seen)
-        self._tally = self._tally.with_reading(safe, fine * share).left_out(1.0 - 1.0 * fine)
+        counts = fine.to(value.dtype)
+        self._tally = self._tally.with_reading(safe, counts * share).left_out(1 - counts)
         return torch.where(fine, torch.as_tensor(seen.weight, dtype=self.seen.dtype, device=home), 1.0)
 
     def update(self) -> None:
         """End the step: take its losses, of every rank, into the statistics. The optimizer's step calls this."""
         total = merged(self._tally, self.process_group, self.seen)
         self._tally = Tally()
+        if not isinstance(total.mass, Tensor) and not total.mass and not total.bad:
+            return  # a step without a loss
         seen = Seen(*(self.seen.unbind() if isinstance(total.mass, Tensor) else self.seen.tolist()))
         seen = seen._replace(skipped=seen.skipped + total.bad)
         after = observe(seen, total.mean, self.loss_beta)
@@ -112,8 +115,8 @@ class Weigher:
         if isinstance(total.mass, Tensor):
             after = after._replace(std=torch.hypot(after.std, within.sqrt()))
             self.seen = torch.where(total.mass > 0, _stacked(after, self.seen), _stacked(seen, self.seen))
-        elif total.mass > 0 or total.bad:
-            after = after._replace(std=math.hypot(after.std, math.sqrt(within))) if total.mass > 0 else seen
+        else:
+            after = after._replace(std=math.hypot(after.std, math.sqrt(within))) if total.mass else seen
             self.seen = torch.tensor(after, dtype=torch.float64)
 
     def confidence(self) -> list[dict[str, Tensor]]:
