@@ -65,7 +65,7 @@ CASES = [
         "adam": list(PATHS),
         "amsgrad": ["foreach", "fused, device", "foreach, device"],
         "momentum": ["fused", "foreach", "foreach, device"],
-        **dict.fromkeys(("nesterov", "adamax", "nadam"), ["foreach", "foreach, device"]),
+        **{engine: ["foreach", "foreach, device"] for engine in ("nesterov", "adamax", "nadam")},
     }.items()
     for path in paths
     for kind in KINDS
