@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 import json
 import os
@@ -16,6 +17,7 @@ from rich.console import Console
 from torch import Tensor
 from torch.nn import functional as F
 
+from surefoot import lab
 from surefoot.lab import Results, compare
 from surefoot.lab.executors import Event, RunRequest, in_workers
 from surefoot.lab.progress import LiveDisplay, PlainLines, Progress, duration
@@ -35,6 +37,17 @@ def test_all_contestants_with_all_seeds(tiny_task: MakeTask, tmp_path: Path) -> 
     assert found.ok
     assert [run.config["optimizer"]["position"] for run in found.runs] == [0, 0, 1, 1]
     assert numbers(Results.read(tmp_path)) == numbers(found)
+
+
+def test_compare_is_the_function_whatever_was_imported_first() -> None:
+    for name in ("compare", "fork"):
+        module = importlib.import_module(f"surefoot.lab.{name}")
+        setattr(lab, name, module)  # as the import of the submodule does
+        assert getattr(lab, name) is getattr(module, name)
+    assert set(lab.__all__) <= set(dir(lab))
+    assert all(getattr(lab, name) is not None for name in lab.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        lab.nothing  # noqa: B018
 
 
 def test_nothing_is_done_twice(tiny_task: MakeTask, tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import sys
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -31,11 +33,20 @@ __all__ = ["Contestant", "Results", "Run", "Task", "compare", "find_task", "fork
 
 def __getattr__(name: str) -> Any:
     if name in _HOME:
-        value = getattr(importlib.import_module(f"surefoot.lab.{_HOME[name]}"), name)
-        globals()[name] = value  # over the submodule of the same name, which the import has put here
-        return value
+        return getattr(importlib.import_module(f"surefoot.lab.{_HOME[name]}"), name)
     raise AttributeError(f"module 'surefoot.lab' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
     return sorted(__all__)
+
+
+class _Names(ModuleType):
+    """Keeps `lab.compare` the function: importing the submodule of that name would put the module there."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name not in _HOME or not isinstance(value, ModuleType):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Names

@@ -127,7 +127,8 @@ def in_workers(source: TaskSource, requests: Sequence[RunRequest], report: Repor
         while True:
             for worker in workers:
                 if worker.request is None and (queue or held):
-                    worker.give(queue.popleft() if queue else held.popleft(), wait=not queue)
+                    last_resort = not queue
+                    worker.give((queue or held).popleft(), wait=last_resort)
                     busy[worker.connection] = worker
             if not busy:
                 return
