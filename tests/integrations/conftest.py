@@ -6,9 +6,10 @@ import os
 from pathlib import Path
 
 import pytest
+import torch
 
 # None of these packages may call home from a test.
-os.environ.update(HF_HUB_OFFLINE="1", WANDB_ERROR_REPORTING="false", MLFLOW_DISABLE_TELEMETRY="true", DO_NOT_TRACK="true")
+os.environ.update(HF_HUB_OFFLINE="1", WANDB_ERROR_REPORTING="false", MLFLOW_DISABLE_TELEMETRY="true")
 
 
 class TensorBoardFolder:
@@ -83,6 +84,15 @@ class LocalMLflow:
         mlflow.end_run()
         history = mlflow.MlflowClient().get_metric_history(self.run.info.run_id, name)
         return [(metric.step, metric.value) for metric in history]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    """These models are so small that threads only wait for each other."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="session")

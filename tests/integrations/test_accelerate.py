@@ -30,7 +30,8 @@ def fresh_accelerate():
 def setup(optimizer=surefoot.AdamS):
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 1))
-    return net, optimizer(net.parameters(), lr=0.01, eta=0.3), DataLoader(TensorDataset(INPUTS, TARGETS), batch_size=BATCH)
+    loader = DataLoader(TensorDataset(INPUTS, TARGETS), batch_size=BATCH)
+    return net, optimizer(net.parameters(), lr=0.01, eta=0.3), loader
 
 
 def train(accelerator, net, opt, loader, epochs=1, clip=None):

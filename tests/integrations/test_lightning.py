@@ -14,7 +14,6 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import surefoot
 from surefoot.integrations.lightning import LogConfidence, LossGathering
-from surefoot.integrations.tracking import Sink
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
@@ -66,7 +65,12 @@ class Manual(Module):
 
 
 def fit(module, *callbacks, ckpt_path=None, max_epochs=1, loader=batches, **kwargs):
-    options = dict(logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False)
+    options = {
+        "logger": False,
+        "enable_checkpointing": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+    }
     trainer = pl.Trainer(
         max_epochs=max_epochs, accelerator="cpu", devices=1, callbacks=list(callbacks), **{**options, **kwargs}
     )
@@ -74,9 +78,13 @@ def fit(module, *callbacks, ckpt_path=None, max_epochs=1, loader=batches, **kwar
     return trainer
 
 
-def by_hand(accumulate=1, clip=None, dtype=None, epochs=1):
+def wrapped_sgd(params, lr, eta):
+    return surefoot.LossWeighted(torch.optim.SGD(params, lr=lr, momentum=0.9), rule="s", eta=eta)
+
+
+def by_hand(accumulate=1, clip=None, dtype=None, epochs=1, optimizer=surefoot.AdamS):
     """The same training as a bare loop; a short last group is divided by `accumulate` too, as Lightning does."""
-    module = Module()
+    module = Module(optimizer)
     opt = module.configure_optimizers()
     for _ in range(epochs):
         losses = []
@@ -114,12 +122,13 @@ def test_plain_steps_need_no_callback():
     assert_same(module, fit(module), by_hand())
 
 
+@pytest.mark.parametrize("optimizer", [surefoot.AdamS, wrapped_sgd])
 @pytest.mark.parametrize("accumulate", [1, 2, 4])
-def test_all_micro_batches_are_gathered(accumulate):
-    module = Module()
+def test_all_micro_batches_are_gathered(accumulate, optimizer):
+    module = Module(optimizer)
     trainer = fit(module, LossGathering(), accumulate_grad_batches=accumulate)
     assert trainer.global_step == -(-BATCHES // accumulate)
-    assert_same(module, trainer, by_hand(accumulate))
+    assert_same(module, trainer, by_hand(accumulate, optimizer=optimizer))
 
 
 def test_without_the_callback_only_a_share_of_the_last_micro_batch_is_seen():
@@ -149,7 +158,7 @@ def test_the_accumulation_may_change_between_epochs():
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_bf16_and_clipping(accumulate):
     module = Module()
-    options = dict(precision="bf16-mixed", gradient_clip_val=0.1, accumulate_grad_batches=accumulate)
+    options = {"precision": "bf16-mixed", "gradient_clip_val": 0.1, "accumulate_grad_batches": accumulate}
     trainer = fit(module, LossGathering(), **options)
     assert_same(module, trainer, by_hand(accumulate, clip=0.1, dtype=torch.bfloat16))
 
@@ -261,7 +270,7 @@ class Resumable:
 
 
 def test_resume_within_an_epoch(tmp_path):
-    options = dict(max_epochs=2, accumulate_grad_batches=2, loader=Resumable)
+    options = {"max_epochs": 2, "accumulate_grad_batches": 2, "loader": Resumable}
     whole = Module()
     uninterrupted = fit(whole, LossGathering(), **options)
     keep = pl.callbacks.ModelCheckpoint(tmp_path, filename="mid", every_n_train_steps=3, save_top_k=-1)
@@ -297,22 +306,23 @@ def test_confidence_goes_to_the_trainers_logger(tmp_path):
         assert float(trainer.callback_metrics[f"surefoot/{name}"]) == pytest.approx(float(value))
 
 
-class Kept(Sink):
-    def __init__(self):
-        self.rows = []
+def test_confidence_goes_to_a_sink_once_per_step(tracker):
+    means = []
 
-    def write(self, values, step):
-        self.rows.append((step, values))
+    class Watch(pl.Callback):
+        def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
+            if trainer.global_step > len(means):
+                means.append(pytest.approx(float(seen(trainer)[1]), rel=1e-6))
+
+    log = LogConfidence(tracker.sink, every_n_steps=2)
+    trainer = fit(Module(), LossGathering(), Watch(), log, accumulate_grad_batches=2)
+    assert trainer.global_step == len(means) == 5
+    assert tracker.read("surefoot/mean") == [(2, means[1]), (4, means[3])]
 
 
-def test_confidence_goes_to_a_sink_once_per_step():
-    sink = Kept()
-    trainer = fit(Module(), LossGathering(), LogConfidence(sink, every_n_steps=2), accumulate_grad_batches=2)
-    assert [step for step, _ in sink.rows] == [2, 4]
-    assert trainer.global_step == 5
-    assert set(sink.rows[0][1]) == {f"surefoot/{name}" for name in ("mean", "std", "z", "tilt", "weight", "skipped")}
+def test_every_n_steps_is_checked():
     with pytest.raises(ValueError, match="every_n_steps must be at least 1, but is 0"):
-        LogConfidence(sink, every_n_steps=0)
+        LogConfidence(every_n_steps=0)
 
 
 def test_fabric_hands_over_the_loss_by_record_loss():

@@ -110,6 +110,8 @@ def test_a_run_must_be_there(monkeypatch):
     ],
 )
 def test_a_missing_package_is_named_with_the_command(monkeypatch, missing, make, extra):
+    for name in [name for name in sys.modules if name.startswith(f"{missing}.")]:
+        monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, missing, None)
     for name in ("lightning", "transformers"):
         monkeypatch.delitem(sys.modules, f"surefoot.integrations.{name}", raising=False)

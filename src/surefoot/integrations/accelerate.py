@@ -12,8 +12,8 @@ from surefoot.integrations.reach import loss_aware
 def backward(accelerator: Any, loss: Tensor, optimizer: Any, weight: float = 1, **kwargs: Any) -> None:
     """``accelerator.backward(loss)``, and the optimizer's next step learns of this loss.
 
-    Accelerate divides by ``gradient_accumulation_steps`` and scales for mixed precision after this, so the optimizer sees
-    the loss as you computed it; a step uses the mean over its micro-batches.
+    Accelerate divides by ``gradient_accumulation_steps`` and scales for mixed precision after this, so the optimizer
+    sees the loss as you computed it; a step uses the mean over its micro-batches.
 
     Args:
         accelerator: the Accelerator.

@@ -15,20 +15,18 @@ from surefoot._extras import require
 from surefoot.integrations.reach import loss_aware
 from surefoot.integrations.tracking import PREFIX, Sink, lazy_metrics
 
-_lightning = require("lightning.pytorch", extra="lightning")
+Callback: Any = require("lightning.pytorch", extra="lightning").Callback
 
 
-class LossGathering(_lightning.Callback):
+class LossGathering(Callback):
     """Hand the loss of each micro-batch to the optimizer, as ``training_step`` returned it.
 
     Lightning divides it by ``accumulate_grad_batches`` and a GradScaler multiplies it before backward; both are undone
     here. The step then uses the mean over its micro-batches. In manual optimization this does nothing: there you call
     ``opt.step(loss=loss)``.
 
-    >>> trainer = _lightning.Trainer(
-    ...     accumulate_grad_batches=4, callbacks=[LossGathering()], accelerator="cpu", logger=False,
-    ...     enable_progress_bar=False, enable_checkpointing=False, enable_model_summary=False,
-    ... )
+    >>> from lightning.pytorch import Trainer
+    >>> trainer = Trainer(accumulate_grad_batches=4, callbacks=[LossGathering()], accelerator="cpu", logger=False)
     """
 
     def on_before_backward(self, trainer: Any, pl_module: Any, loss: Tensor) -> None:
@@ -45,7 +43,7 @@ class LossGathering(_lightning.Callback):
         optimizer.record_loss(whole)
 
 
-class LogConfidence(_lightning.Callback):
+class LogConfidence(Callback):
     """Log the mean, std, z, tilt, weight and skipped count of the optimizers.
 
     Args:

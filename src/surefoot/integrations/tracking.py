@@ -1,7 +1,7 @@
 """What an optimizer makes of the loss, written to TensorBoard, Weights & Biases or MLflow.
 
-A sink writes `confidence()` of an optimizer at a step. In a bare loop call `sink.log(optimizer, step)`; in Lightning and
-Transformers give the sink to the `LogConfidence` callback of that integration.
+A sink writes `confidence()` of an optimizer at a step. In a bare loop call `sink.log(optimizer, step)`; in Lightning
+and Transformers give the sink to the `LogConfidence` callback of that integration.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def metrics(optimizers: Any, prefix: str = PREFIX) -> dict[str, float]:
 
     Args:
         optimizers: one optimizer or a list of them, wrapped by a framework or not; a plain one has nothing to tell.
-        prefix: what the names begin with; several groups are told apart as ``prefix/group0/mean``, several optimizers as
-            ``prefix/optimizer0/mean``.
+        prefix: what the names begin with; several groups are told apart as ``prefix/group0/mean``, several optimizers
+            as ``prefix/optimizer0/mean``.
 
     >>> import surefoot
     >>> optimizer = surefoot.AdamUCB([torch.nn.Parameter(torch.ones(2))])
@@ -95,7 +95,7 @@ class TensorBoard(Sink):
             from torch.utils.tensorboard import SummaryWriter
 
             target = SummaryWriter(str(target))
-        self.writer = target
+        self.writer: Any = target
 
     def write(self, values: Mapping[str, float], step: int) -> None:
         for name, value in values.items():

@@ -15,10 +15,12 @@ from surefoot.integrations.tracking import Sink, metrics
 
 _transformers = require("transformers", extra="transformers")
 require("accelerate", extra="transformers")
+PlainTrainer: Any = _transformers.Trainer
+TrainerCallback: Any = _transformers.TrainerCallback
 
 
-class _FreshStep(_transformers.TrainerCallback):
-    """Forget losses whose step was skipped: the Trainer clears gradients on the model, so the optimizer does not notice."""
+class _FreshStep(TrainerCallback):
+    """Forget losses whose step was skipped: the Trainer clears gradients on the model, which no optimizer notices."""
 
     def on_step_begin(self, args: Any, state: Any, control: Any, optimizer: Any = None, **kwargs: Any) -> None:
         found = loss_aware(optimizer)
@@ -27,12 +29,13 @@ class _FreshStep(_transformers.TrainerCallback):
 
 
 class GathersLoss:
-    """Mixin for any ``transformers.Trainer``: gathers the losses of a step, and adds `confidence()` to the training logs.
+    """Mixin for any ``transformers.Trainer``: gathers the losses of a step, adds `confidence()` to the training logs.
 
     The Trainer sums what ``training_step`` returns over the micro-batches of a step (each is already divided by their
     number, or by the number of items in all of them); the optimizer gets the same sum.
 
-    >>> class MyTrainer(GathersLoss, _transformers.Seq2SeqTrainer): ...
+    >>> from transformers import Seq2SeqTrainer
+    >>> class MyTrainer(GathersLoss, Seq2SeqTrainer): ...
     """
 
     optimizer: Any
@@ -56,14 +59,14 @@ class GathersLoss:
         super().log(logs, *args, **kwargs)  # type: ignore[misc]
 
 
-class Trainer(GathersLoss, _transformers.Trainer):
+class Trainer(GathersLoss, PlainTrainer):
     """``transformers.Trainer`` for optimizers that need the loss; everything else is as it was.
 
     Give the optimizer as ``optimizer_cls_and_kwargs=(surefoot.AdamS, {"lr": 1e-3})``.
     """
 
 
-class LogConfidence(_transformers.TrainerCallback):
+class LogConfidence(TrainerCallback):
     """Write the mean, std, z, tilt, weight and skipped count to a sink of `surefoot.integrations.tracking`.
 
     Args:

@@ -1,0 +1,251 @@
+"""The Transformers Trainer on tiny models with random weights, against bare loops and against its own reports."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import transformers
+from torch import nn
+from transformers import BertConfig, BertForSequenceClassification, GPT2Config, GPT2LMHeadModel, TrainingArguments
+
+import surefoot
+from surefoot.integrations.tracking import metrics
+from surefoot.integrations.transformers import GathersLoss, LogConfidence, Trainer
+
+BATCH, STEPS = 2, 6
+SIZES = {"vocab_size": 16, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+ADAMS = (surefoot.AdamS, {"lr": 0.01, "eta": 0.3})
+
+
+def causal(dropout=0.0):
+    """Divides its loss by the number of items in all micro-batches of a step."""
+    torch.manual_seed(0)
+    rates = {"resid_pdrop": dropout, "embd_pdrop": dropout, "attn_pdrop": dropout}
+    model = GPT2LMHeadModel(GPT2Config(n_positions=8, n_embd=8, n_layer=2, n_head=2, **SIZES, **rates))
+    model.loss_type = "ForCausalLM"  # or the Trainer counts the first token of a row too
+    return model
+
+
+def classifier():
+    """Averages over its own batch; the Trainer divides by the number of micro-batches."""
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    rates = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    model = BertForSequenceClassification(BertConfig(max_position_embeddings=8, **SIZES, **sizes, **rates))
+    model.accepts_loss_kwargs = False
+    return model
+
+
+def sentences(count=24):
+    """Of different lengths, so that a mean over tokens differs from a mean over micro-batches."""
+    generator = torch.Generator().manual_seed(1)
+    rows = []
+    for i in range(count):
+        ids = torch.randint(3, 16, (8,), generator=generator)
+        labels = ids.clone()
+        labels[2 + i % 6 :] = -100
+        rows.append({"input_ids": ids, "labels": labels})
+    return rows
+
+
+def classified(count=24):
+    return [{"input_ids": row["input_ids"], "labels": int(row["input_ids"][0] > 8)} for row in sentences(count)]
+
+
+def trainer_for(model, data, folder, *, cls=Trainer, callbacks=None, optimizer=ADAMS, **options):
+    arguments = {
+        "output_dir": str(folder),
+        "use_cpu": True,
+        "report_to": "none",
+        "disable_tqdm": True,
+        "per_device_train_batch_size": BATCH,
+        "max_steps": STEPS,
+        "train_sampling_strategy": "sequential",
+        "lr_scheduler_type": "constant",
+        "max_grad_norm": 0.0,
+        "save_strategy": "no",
+        "logging_steps": 1,
+    }
+    args = TrainingArguments(**{**arguments, **options})
+    trainer = cls(model, args, train_dataset=data, optimizer_cls_and_kwargs=optimizer, callbacks=callbacks)
+    trainer.remove_callback(transformers.PrinterCallback)
+    return trainer
+
+
+def inner(trainer):
+    return trainer.optimizer.optimizer
+
+
+def by_hand(model, data, folder, accumulate, steps=STEPS, items=None, autocast=False):
+    """A bare loop; `items` counts what the model divides its loss by, None leaves that to the loop."""
+    helper = transformers.Trainer(model, TrainingArguments(str(folder), use_cpu=True, report_to="none"))
+    decayed = set(helper.get_decay_parameter_names(model))
+    named = list(model.named_parameters())
+    groups = [[p for n, p in named if n in decayed], [p for n, p in named if n not in decayed]]
+    opt = surefoot.AdamS([{"params": g} for g in groups], **ADAMS[1])
+    collate = transformers.default_data_collator
+    batches = [collate(data[i : i + BATCH]) for i in range(0, len(data), BATCH)]
+    for step in range(steps):
+        window = batches[step * accumulate : (step + 1) * accumulate]
+        total = 0.0
+        for batch in window:
+            extra = {} if items is None else {"num_items_in_batch": sum(items(b) for b in window)}
+            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
+                loss = model(**batch, **extra).loss
+            loss = loss / (accumulate if items is None else 1)
+            loss.backward()
+            total = total + loss.detach()
+        opt.step(loss=total)
+        opt.zero_grad()
+    return opt
+
+
+def shifted(batch):
+    return (batch["labels"][:, 1:] != -100).sum()
+
+
+def assert_same(model, optimizer, other, expected):
+    for mine, theirs in zip(model.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-7)
+    assert metrics(optimizer) == pytest.approx(metrics(expected), rel=1e-5)
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_a_step_sees_the_mean_over_all_its_tokens(tmp_path, accumulate):
+    model, other = causal(), causal()
+    trainer = trainer_for(model, sentences(), tmp_path, gradient_accumulation_steps=accumulate)
+    trainer.train()
+    assert_same(model, inner(trainer), other, by_hand(other, sentences(), tmp_path, accumulate, items=shifted))
+
+
+@pytest.mark.parametrize("precision", [{}, {"bf16": True}])
+def test_a_step_sees_the_mean_over_its_micro_batches(tmp_path, precision):
+    model, other = classifier(), classifier()
+    trainer = trainer_for(model, classified(), tmp_path, gradient_accumulation_steps=2, **precision)
+    trainer.train()
+    assert_same(model, inner(trainer), other, by_hand(other, classified(), tmp_path, 2, autocast=bool(precision)))
+
+
+def test_a_short_last_step_of_an_epoch(tmp_path):
+    """Five micro-batches in twos: the last step has one, and its loss counts whole."""
+    trainer = trainer_for(classifier(), classified(10), tmp_path, gradient_accumulation_steps=2, max_steps=3)
+    trainer.train()
+    reported = [row["loss"] for row in trainer.state.log_history if "loss" in row]
+    expected = surefoot.AdamS([nn.Parameter(torch.zeros(1))], **ADAMS[1])
+    for loss in reported:
+        expected.step(loss=loss)
+    mean = metrics(expected)["surefoot/mean"]
+    assert metrics(inner(trainer))["surefoot/group0/mean"] == pytest.approx(mean, rel=1e-3)
+
+
+def test_overflow_leaves_no_trace(tmp_path):
+    """Transformers has no fp16 on a CPU, so a scaler is put in by hand; some steps overflow at this scale."""
+    losses, taken = [], []
+
+    class Watched(Trainer):
+        def training_step(self, *args, **kwargs):
+            losses.append(super().training_step(*args, **kwargs))
+            return losses[-1]
+
+    class Watch(transformers.TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            if not trainer.accelerator.optimizer_step_was_skipped:
+                taken.append(float(losses[-2] + losses[-1]))
+
+    options = {"cls": Watched, "gradient_accumulation_steps": 2, "callbacks": [Watch()]}
+    trainer = trainer_for(classifier(), classified(), tmp_path, **options)
+    trainer.accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**127, backoff_factor=2.0**-60)
+    trainer.train()
+    assert 1 <= len(taken) < STEPS
+    expected = surefoot.AdamS([nn.Parameter(torch.zeros(1))], **ADAMS[1])
+    for loss in taken:
+        expected.step(loss=loss)
+    seen = inner(trainer).param_groups[0]["seen"]
+    assert int(seen[0]) == len(taken)
+    assert float(seen[1]) == pytest.approx(metrics(expected)["surefoot/mean"], rel=1e-6)
+
+
+def test_resume_equals_the_uninterrupted_run(tmp_path):
+    options = {
+        "gradient_accumulation_steps": 2,
+        "train_sampling_strategy": "random",
+        "max_steps": STEPS,
+        "lr_scheduler_type": "linear",
+        "max_grad_norm": 1.0,
+        "save_steps": 2,
+        "save_strategy": "steps",
+    }
+    whole = causal(dropout=0.2)
+    uninterrupted = trainer_for(whole, sentences(), tmp_path, **options)
+    uninterrupted.train()
+    checkpoint = tmp_path / "checkpoint-2"
+    torch.load(checkpoint / "optimizer.pt", weights_only=True)
+    rest = causal(dropout=0.2)
+    resumed = trainer_for(rest, sentences(), tmp_path / "again", **options)
+    resumed.train(resume_from_checkpoint=str(checkpoint))
+    assert resumed.state.global_step == STEPS
+    for mine, theirs in zip(rest.parameters(), whole.parameters(), strict=True):
+        assert torch.equal(mine, theirs)
+    assert metrics(inner(resumed)) == metrics(inner(uninterrupted))
+
+
+def test_confidence_is_part_of_the_training_logs(tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    folder = tmp_path / "events"
+    monkey = pytest.MonkeyPatch()
+    monkey.setenv("TENSORBOARD_LOGGING_DIR", str(folder))
+    trainer = trainer_for(classifier(), classified(), tmp_path, report_to="tensorboard", eval_strategy="no")
+    trainer.train()
+    trainer.evaluate(classified(4))
+    monkey.undo()
+    rows = [row for row in trainer.state.log_history if "surefoot/group0/mean" in row]
+    assert [row["step"] for row in rows] == list(range(1, STEPS + 1))
+    assert all("loss" in row for row in rows)
+    events = EventAccumulator(str(folder))
+    events.Reload()
+    written = [event.value for event in events.Scalars("train/surefoot/group0/mean")]
+    assert written == pytest.approx([row["surefoot/group0/mean"] for row in rows])
+
+
+def test_confidence_goes_to_a_sink_once_per_step(tmp_path, tracker):
+    log = LogConfidence(tracker.sink, every_n_steps=2)
+    options = {"callbacks": [log], "gradient_accumulation_steps": 2}
+    trainer = trainer_for(classifier(), classified(), tmp_path, **options)
+    trainer.train()
+    name = "surefoot/group1/mean"
+    expected = {row["step"]: row[name] for row in trainer.state.log_history if name in row}
+    assert tracker.read(name) == [(step, pytest.approx(expected[step], rel=1e-6)) for step in (2, 4, 6)]
+    with pytest.raises(ValueError, match="every_n_steps must be at least 1, but is 0"):
+        LogConfidence(tracker.sink, every_n_steps=0)
+
+
+def test_the_mixin_serves_other_trainers_and_other_optimizers(tmp_path):
+    class Own(GathersLoss, transformers.Seq2SeqTrainer):
+        pass
+
+    model = classifier()
+    args = transformers.Seq2SeqTrainingArguments(
+        output_dir=str(tmp_path), use_cpu=True, report_to="none", disable_tqdm=True, max_steps=3, logging_steps=1
+    )
+    wrapped = surefoot.LossWeighted(torch.optim.SGD(model.parameters(), lr=0.01), rule="ucb", eta=0.1)
+    trainer = Own(model, args, train_dataset=classified(), optimizers=(wrapped, None))
+    trainer.remove_callback(transformers.PrinterCallback)
+    trainer.train()
+    assert int(wrapped.param_groups[0]["seen"][0]) == 3
+    assert all("surefoot/mean" in row for row in trainer.state.log_history if "loss" in row)
+
+
+def test_plain_optimizers_are_left_alone(tmp_path):
+    adam = (torch.optim.Adam, {"lr": 0.01})
+    model, other = classifier(), classifier()
+    trainer_for(model, classified(), tmp_path, optimizer=adam).train()
+    trainer_for(other, classified(), tmp_path, optimizer=adam, cls=transformers.Trainer).train()
+    for mine, theirs in zip(model.parameters(), other.parameters(), strict=True):
+        assert torch.equal(mine, theirs)
+
+
+def test_the_plain_trainer_says_where_to_look(tmp_path):
+    trainer = trainer_for(classifier(), classified(), tmp_path, cls=transformers.Trainer)
+    with pytest.raises(RuntimeError, match=r"AdamS.step\(\) got no loss.*Transformers.*surefoot.integrations"):
+        trainer.train()
