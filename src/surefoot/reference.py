@@ -28,7 +28,7 @@ def paper_weight(rule: str, loss: float, mu: float, sigma: float, eta: float, no
     0.6
     """
     if rule == "plain":
-        return sigma
+        return 1.0
     if rule == "ucb":
         return sigma + eta * (loss - mu)
     if rule == "cb":

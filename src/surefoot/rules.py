@@ -35,6 +35,8 @@ class Rule:
     lean: Callable[[Seen, float, Number], Lean]
     eta: float
     uses_noise: bool = False
+    #: Whether weighting="paper" multiplies by the std; the plain rule is the plain optimizer whatever the weighting.
+    scales: bool = True
     allowed: Callable[[float], bool] = math.isfinite
     allowed_words: str = "a finite number"
 
@@ -65,7 +67,7 @@ def weigh(rule: Rule, seen: Seen, loss: Number, eta: float, noise: Number, weigh
     lean, factor = rule.lean(seen, eta, noise)
     tilt = lean / (factor + (factor == 0))
     z = where(flat, distance * 0.0, distance / (seen.std + flat))
-    if weighting == "unit":
+    if weighting == "unit" or not rule.scales:
         weight = 1 + tilt * z
     else:
         # Never divides by the std. While there is no spread the sign says nothing about the ground: the magnitude
@@ -133,7 +135,7 @@ def _is_share(eta: float) -> bool:
 
 
 RULES: dict[str, Rule] = {
-    "plain": Rule("plain", _plain, eta=0.0),
+    "plain": Rule("plain", _plain, eta=0.0, scales=False),
     "ucb": Rule("ucb", _ucb, eta=0.01),
     "cb": Rule("cb", _cb, eta=1e-4),
     "s": Rule("s", _s, eta=1e-4, uses_noise=True, allowed=_is_deviation,
