@@ -1,0 +1,75 @@
+"""Runs in one small text file, without checkpoints: what is committed, and what everything is recomputed from.
+
+Each line of `runs.jsonl` is a run: its configuration, and its epochs column by column.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from surefoot.lab.store import FORMAT, Run, StoreError, last_epoch, read_runs, write_atomic
+
+NAME = "runs.jsonl"
+
+
+def gather(folder: Path | None, archive: Path) -> list[Run]:
+    """The runs of a folder and of an archive together; of two records of one run the longer one counts.
+
+    Args:
+        folder: a folder of run folders; None, or one that does not exist, adds nothing.
+        archive: the file; one that does not exist adds nothing.
+    """
+    found: dict[str, Run] = {}
+    fresh = read_runs(folder) if folder is not None and folder.is_dir() else []
+    for run in [*read_archive(archive), *fresh]:
+        if run.config["purpose"] != "report":
+            continue
+        kept = found.get(run.config["key"])
+        if kept is None or last_epoch(run.epochs) >= last_epoch(kept.epochs):
+            found[run.config["key"]] = run
+    return sorted(found.values(), key=_order)
+
+
+def _order(run: Run) -> tuple[Any, ...]:
+    task = json.dumps([run.task, run.config["task"]["batch_size"], run.config["task"]["settings"]], sort_keys=True)
+    return task, run.config["optimizer"].get("position", 0), run.label, run.seed, run.config["key"]
+
+
+def read_archive(path: Path) -> list[Run]:
+    """The runs of an archive; none when there is no such file."""
+    if not path.exists():
+        return []
+    runs = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        try:
+            record = json.loads(line)
+            config, columns = record["config"], record["epochs"]
+            known = config["format"]
+            rows = [dict(zip(columns, values)) for values in zip(*columns.values())]
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            advice = "take it back from version control"
+            raise StoreError(f"{path} is damaged at line {number} ({error!r}); {advice}") from error
+        if known != FORMAT:
+            raise StoreError(f"{path}, line {number}: format {known}, and this surefoot reads format {FORMAT}")
+        runs.append(Run(path.parent / config["key"][:16], config, rows))
+    return runs
+
+
+def write_archive(path: Path, runs: Iterable[Run]) -> None:
+    """Write runs as an archive, through a temporary file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = []
+    for run in runs:
+        names = list(dict.fromkeys(name for row in run.epochs for name in row))
+        columns = {name: [_short(name, row.get(name)) for row in run.epochs] for name in names}
+        record = {"config": run.config, "epochs": columns}
+        lines.append(json.dumps(record, separators=(",", ":"), allow_nan=False))
+    write_atomic(path, "".join(f"{line}\n" for line in lines).encode())
+
+
+def _short(name: str, value: Any) -> Any:
+    """Results keep every bit; of a time, milliseconds are enough."""
+    return round(value, 3) if name == "seconds" and value is not None else value

@@ -1,0 +1,64 @@
+"""From runs to what is committed: one command writes every table, figure and page of the replication."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from surefoot.lab.paper import archive, steps
+from surefoot.lab.paper.cells import Replication, cells_csv, curves_csv
+from surefoot.lab.paper.drawing import save
+from surefoot.lab.paper.pages import fill, page_parts
+from surefoot.lab.paper.pictures import Gallery, gallery
+from surefoot.lab.paper.scorecard import scorecard
+from surefoot.lab.paper.sections import paper_sections
+from surefoot.lab.paper.tables import ablation_text
+from surefoot.lab.report import write_report
+from surefoot.lab.store import write_atomic
+
+REPORT = "replication.html"
+
+
+def export(to: Path, *, runs: Path | None = None, page: Path | None = None) -> list[Path]:
+    """Write the replication into a folder, from what it holds already and from a folder of runs; returns the files.
+
+    Args:
+        to: the folder; its `runs.jsonl` and `steps.csv` are added to, everything else is written anew.
+        runs: a folder of run folders.
+        page: a Markdown page whose generated parts are to be refreshed.
+    """
+    found = archive.gather(runs, to / archive.NAME)
+    if not found:
+        where = f"in {to / archive.NAME}" if runs is None else f"in {runs} or {to / archive.NAME}"
+        raise ValueError(f"there is no run {where}; make some with: surefoot paper lr")
+    archive.write_archive(to / archive.NAME, found)
+    known = steps.read_steps(to / steps.NAME)
+    if runs is not None:
+        known |= steps.read_steps(runs / steps.NAME)
+    written = [to / archive.NAME]
+    if known:
+        steps.write_steps(to / steps.NAME, known)
+        written.append(to / steps.NAME)
+    replication = Replication(found)
+    drawn = gallery(replication, known)
+    texts = {
+        "cells.csv": cells_csv(replication),
+        "curves.csv": curves_csv(found),
+        "scorecard.md": scorecard(replication, notes_on(drawn)),
+        "ablation.md": ablation_text(found),
+    }
+    for name, text in texts.items():
+        write_atomic(to / name, text.encode())
+        written.append(to / name)
+    for picture in drawn.pictures:
+        written += save(picture, to / "figures")
+    sections = paper_sections(replication, drawn)
+    written.append(write_report(found, to / REPORT, "The paper, replicated", sections))
+    if page is not None:
+        fill(page, page_parts(replication, found))
+        written.append(page)
+    return written
+
+
+def notes_on(drawn: Gallery) -> list[str]:
+    """What could not be drawn, in words."""
+    return [f"figure `{name}`: no runs yet" for name in drawn.missing]

@@ -1,0 +1,44 @@
+"""Generated parts of a Markdown page: what stands between two markers is written from the runs, never by hand."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from surefoot.lab.paper.cells import Replication, cells
+from surefoot.lab.paper.claims import judge_all
+from surefoot.lab.paper.scorecard import claims_table, tally_table
+from surefoot.lab.paper.tables import ablation_text
+from surefoot.lab.store import Run, write_atomic
+
+
+def page_parts(replication: Replication, runs: Sequence[Run]) -> dict[str, str]:
+    """The parts that a page may ask for, by name."""
+    _, _, ablation = ablation_text(runs).partition("\n## ")
+    return {
+        "tally": tally_table(cells(replication)),
+        "claims": claims_table(judge_all(replication)),
+        "ablation": f"## {ablation}".replace("## ", "### ") if ablation else "Not run yet.\n",
+    }
+
+
+def fill(page: Path, parts: Mapping[str, str]) -> None:
+    """Write every part between its markers, `<!-- begin: name -->` and `<!-- end: name -->`."""
+    write_atomic(page, filled(page.read_text(encoding="utf-8"), parts).encode())
+
+
+def filled(text: str, parts: Mapping[str, str]) -> str:
+    """A page with its generated parts.
+
+    >>> filled("a <!-- begin: x -->old<!-- end: x --> b", {"x": "new"})
+    'a <!-- begin: x -->\\nnew<!-- end: x --> b'
+    """
+
+    def write(match: re.Match[str]) -> str:
+        name = match["name"]
+        if name not in parts:
+            raise ValueError(f"the page asks for {name!r}; the parts are {', '.join(parts)}")
+        return f"<!-- begin: {name} -->\n{parts[name]}<!-- end: {name} -->"
+
+    return re.sub(r"<!-- begin: (?P<name>[\w-]+) -->.*?<!-- end: (?P=name) -->", write, text, flags=re.DOTALL)

@@ -1,0 +1,126 @@
+"""The ablation's tables: what each piece of the method reaches, and what that answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from surefoot.lab.fields import value_at
+from surefoot.lab.paper.ablation import HORIZONS, IMAGES, RATES, at_horizon, pieces_run, rates_run
+from surefoot.lab.paper.cells import RECORDED, spread_at
+from surefoot.lab.paper.published import METRICS, configurations
+from surefoot.lab.paper.scorecard import HEADS, ours_text, table
+from surefoot.lab.stats import Paired, holm, paired
+from surefoot.lab.store import Run
+from surefoot.lab.verdicts import Side, decide
+
+#: What users will ask, and the two contestants whose difference answers it.
+QUESTIONS = (
+    ("Is the std scale alone better than Adam?", "std scale alone", "plain Adam"),
+    ("Would half the learning rate do as well?", "std scale alone", "Adam at half the learning rate"),
+    ("Does the tilt alone help?", "tilt alone, eta 0.1", "plain Adam"),
+    ("Does the tilt alone help?", "tilt alone, eta 0.3", "plain Adam"),
+    ("Does the tilt alone help?", "tilt alone, eta 1", "plain Adam"),
+    ("Does the random tilt alone help?", "random tilt alone, eta 0.3", "plain Adam"),
+    ("Does the tilt add to the scale?", "both: AdamUCB", "std scale alone"),
+    ("Does the random tilt add to the scale?", "both: AdamS", "std scale alone"),
+    ("Is it eps?", "scaled eps alone", "plain Adam"),
+    ("Is it the step size?", "scaled step size alone", "plain Adam"),
+    ("Is the step size all of it?", "std scale alone", "scaled step size alone"),
+    ("Is it as good as a planned decay?", "std scale alone", "cosine decay"),
+    ("Is it as good as schedule-free?", "std scale alone", "schedule-free AdamW"),
+)
+Entries = Mapping[str, Sequence[Run]]
+
+
+def ablation_text(runs: Sequence[Run]) -> str:
+    """All tables of the ablation as Markdown, as far as there are runs."""
+    plain = {one.model: one for one in configurations() if one.batch_size == 128 and not one.dropout}
+    parts = [
+        "# What does the work: the method taken apart\n",
+        "Written by `surefoot paper --export`. Mean ± std (n seeds). Answers are differences paired by seed; Holm's "
+        "correction runs over the answers of one table.\n",
+    ]
+    for model in ("lr", "mlp"):
+        found = pieces_run(runs, plain[model])
+        for horizon in HORIZONS:
+            entries = {name: ended for name, seeds in found.items() if (ended := at_horizon(seeds, horizon))}
+            if len(entries) > 3:  # Adam and the whole method alone take nothing apart
+                body = f"{results_table(entries, horizon)}\n{answers_table(entries, horizon)}"
+                parts.append(f"## {plain[model].name}, {horizon} epochs\n\n{body}")
+    rates = rates_run(runs, plain["cnn"])
+    if rates:
+        parts.append(f"## CNN 128, {IMAGES} images, every learning rate\n\n{rates_table(rates)}")
+    if len(parts) == 2:
+        parts.append("Not run yet: `surefoot paper ablation`.\n")
+    return "\n".join(parts)
+
+
+def results_table(entries: Entries, epoch: int) -> str:
+    """What each contestant reached after an epoch."""
+    rows = []
+    for name, seeds in entries.items():
+        lost = sum(run.diverged and run.epochs[-1]["epoch"] <= epoch for run in seeds)
+        rows.append([name, *(ours_text(spread_at(seeds, metric, epoch), lost) for metric in METRICS)])
+    return table(["contestant", *HEADS.values()], rows)
+
+
+def answers_table(entries: Entries, epoch: int) -> str:
+    """The questions that these contestants answer, on training loss and validation accuracy."""
+    asked = [(question, one, other) for question, one, other in QUESTIONS if one in entries and other in entries]
+    columns = [answers(entries, [(one, other) for _, one, other in asked], metric, epoch) for metric in HEADS]
+    rows = [
+        [question, f"{one} against {other}", columns[0][k], columns[2][k]]
+        for k, (question, one, other) in enumerate(asked)
+    ]
+    return table(["question", "contestants", "training loss", "validation accuracy (%)"], rows)
+
+
+def rates_table(found: Mapping[str, Mapping[float, Sequence[Run]]]) -> str:
+    """The CNN's ablation: every contestant at every rate, then each at its best rate against Adam at its best."""
+    length = max(len(run.epochs) for rates in found.values() for seeds in rates.values() for run in seeds)
+    entries: dict[str, Sequence[Run]] = {}
+    best: dict[str, str] = {}
+    for name, rates in found.items():
+        scores = {}
+        for lr, seeds in sorted(rates.items()):
+            ended = at_horizon(seeds, length)
+            if ended:
+                entries[f"{name}, lr {lr:g}"] = ended
+                scores[f"{name}, lr {lr:g}"] = spread_at(ended, "val_acc", length).mean
+        scores = {label: score for label, score in scores.items() if score == score}  # all diverged: no score
+        if scores:
+            best[name] = max(scores, key=lambda label: scores[label])
+    text = results_table(entries, length)
+    base, usual = best.get("plain Adam"), f"plain Adam, lr {RATES[0]:g}"
+    pairs = [(f"{name}, lr {RATES[0]:g}", usual) for name in found if name != "plain Adam"]
+    pairs += [(label, base) for name, label in best.items() if base and name != "plain Adam"]
+    pairs = list(dict.fromkeys((one, other) for one, other in pairs if one in entries and other in entries))
+    said = answers(entries, pairs, "val_acc", length)
+    rows = [[f"{one} against {other}", words] for (one, other), words in zip(pairs, said)]
+    note = "The rate of the paper first, then every contestant at its best rate (picked on these very runs).\n"
+    return f"{text}\n{note}\n{table(['contestants', 'validation accuracy (%)'], rows)}"
+
+
+def answers(entries: Entries, pairs: Sequence[tuple[str, str]], metric: str, epoch: int) -> list[str]:
+    """What the lab's rule says of each pair of contestants."""
+    results = [paired(_differences(entries[one], entries[other], metric, epoch)) for one, other in pairs]
+    adjusted = holm([result.p_t for result in results])
+    return [_words(entries, pair, result, p, metric, epoch) for pair, result, p in zip(pairs, results, adjusted)]
+
+
+def _words(
+    entries: Entries, pair: tuple[str, str], result: Paired, p_holm: float | None, metric: str, epoch: int
+) -> str:
+    sides = [
+        Side(name, len(entries[name]), sum(run.diverged and len(run.epochs) <= epoch for run in entries[name]))
+        for name in pair
+    ]
+    higher = metric == "val_acc"
+    return decide(result, p_holm, contestant=sides[0], baseline=sides[1], higher_is_better=higher).sentence
+
+
+def _differences(one: Sequence[Run], other: Sequence[Run], metric: str, epoch: int) -> list[float]:
+    name, unit = RECORDED[metric]
+    seen = [{run.seed: value_at(run, name, epoch) for run in runs} for runs in (one, other)]
+    pairs = [(seen[0][seed], seen[1][seed]) for seed in sorted(seen[0].keys() & seen[1].keys())]
+    return [unit * (a - b) for a, b in pairs if a is not None and b is not None]
