@@ -230,6 +230,69 @@ def runs(
                 (run.folder / "checkpoint.pt").unlink(missing_ok=True)
 
 
+class PaperPart(enum.StrEnum):
+    """Parts of the paper."""
+
+    lr = "lr"
+    mlp = "mlp"
+    cnn = "cnn"
+    eta = "eta"
+    dropout = "dropout"
+    ablation = "ablation"
+    steps = "steps"
+    all = "all"
+
+
+@app.command()
+def paper(
+    part: Annotated[
+        PaperPart | None, typer.Argument(help="What to run; without it only --export does something.")
+    ] = None,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="Seeds per optimizer; 3 as in the paper, 5 in the ablation.")
+    ] = None,
+    epochs: Annotated[int | None, typer.Option(min=1, help="Epochs per run; 45 as in the paper.")] = None,
+    jobs: Jobs = 1,
+    out: Out = Path("runs/paper"),
+    data_dir: DataDir = None,
+    model: Annotated[str | None, typer.Option(help="Only lr, mlp or cnn.")] = None,
+    reference: Annotated[bool, typer.Option("--reference", help="Also the published recipe of each variant.")] = False,
+    plan: Annotated[
+        bool, typer.Option("--plan", help="Print the runs, what is done and the time left; run nothing.")
+    ] = False,
+    export: Annotated[Path | None, typer.Option(help="Folder to write the tables, figures and report to.")] = None,
+    page: Annotated[Path | None, typer.Option(help="With --export: a Markdown page to refresh the tables of.")] = None,
+    executor: Where = Place.local,
+    address: Address = None,
+    quiet: Quiet = False,
+) -> None:
+    """Replicate the paper: its tables, figures and claims, cell by cell.
+
+    Run the same command again after an interruption: nothing is lost and nothing is done twice.
+    """
+    with clear_errors():
+        from surefoot.lab.paper.command import paper as run_paper
+
+        fine = run_paper(
+            part.value if part else None,
+            out=out,
+            seeds=seeds,
+            epochs=epochs,
+            model=model,
+            reference=reference,
+            jobs=jobs,
+            data_dir=data_dir,
+            plan=plan,
+            to=export,
+            page=page,
+            progress=not quiet,
+            executor=_executor(executor, address),
+            say=typer.echo,
+        )
+        if not fine:
+            raise typer.Exit(1)
+
+
 @contextmanager
 def clear_errors() -> Iterator[None]:
     """Print what went wrong as one sentence; after Ctrl-C say how to go on."""

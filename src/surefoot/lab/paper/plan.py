@@ -14,6 +14,7 @@ from typing import Any
 
 from surefoot.lab.compare import compare, prepare
 from surefoot.lab.config import folder_of
+from surefoot.lab.executors import Executor
 from surefoot.lab.paper import ablation
 from surefoot.lab.paper.published import OPTIMIZERS, Configuration, configurations, eta_of, etas
 from surefoot.lab.progress import duration
@@ -136,9 +137,15 @@ def _ablation(seeds: int | None, epochs: int | None) -> list[Block]:
 
 
 def run_blocks(
-    plan: Sequence[Block], *, out: Path, jobs: int = 1, data_dir: Path | None = None, progress: bool = True
+    plan: Sequence[Block],
+    *,
+    out: Path,
+    jobs: int = 1,
+    data_dir: Path | None = None,
+    progress: bool = True,
+    executor: Executor | None = None,
 ) -> list[Results]:
-    """Compute what is missing of a plan, one comparison after the other."""
+    """Compute what is missing of a plan, one comparison after the other; the options are those of `compare`."""
     return [
         compare(
             one.task,
@@ -149,6 +156,7 @@ def run_blocks(
             jobs=jobs,
             data_dir=data_dir,
             progress=progress,
+            executor=executor,
             **one.overrides,
         )
         for one in plan

@@ -28,10 +28,8 @@ HEAD = ["optimizer", "epoch", "step_size"]
 def ratios(weights: Sequence[float], betas: tuple[float, float] = (0.9, 0.999)) -> list[float]:
     """The factor of the step size at every step; 0 while every weight was zero.
 
-    >>> ratios([2.0, 2.0, 2.0])
-    [1.0, 1.0, 1.0]
-    >>> [round(one, 3) for one in ratios([1.0, 0.1])]
-    [1.0, 0.74]
+    >>> [round(one, 3) for one in ratios([2.0, 2.0, 2.0])], [round(one, 3) for one in ratios([1.0, 0.1])]
+    ([1.0, 1.0, 1.0], [1.0, 0.74])
     """
     mean = power = 0.0
     found = []
