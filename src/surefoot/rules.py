@@ -187,6 +187,7 @@ def find_rule(rule: str | Rule) -> Rule:
     """
     if isinstance(rule, Rule):
         return rule
-    if rule.lower() not in RULES:
+    name = str(rule).lower()
+    if name not in RULES:
         raise ValueError(f"Unknown rule {rule!r}; take one of {', '.join(RULES)} or a surefoot.rules.Rule")
-    return RULES[rule.lower()]
+    return RULES[name]
