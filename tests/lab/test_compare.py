@@ -19,6 +19,7 @@ from torch.nn import functional as F
 
 from surefoot import lab
 from surefoot.lab import Results, compare
+from surefoot.lab.compare import prepare
 from surefoot.lab.executors import Event, RunRequest, in_workers
 from surefoot.lab.progress import LiveDisplay, PlainLines, Progress, duration
 from surefoot.lab.runner import _numbers
@@ -141,10 +142,10 @@ def test_impossible_wishes_are_refused_before_any_work(
     assert not list(tmp_path.iterdir())
 
 
-def test_weight_decay_is_the_papers_on_its_tasks_only(tiny_task: MakeTask, tmp_path: Path) -> None:
+def test_weight_decay_is_the_papers_on_its_tasks_only(tiny_task: MakeTask) -> None:
     def kwargs(task: str | Task, **options: Any) -> dict[str, Any]:
-        found = compare(task, ["adam"], seeds=1, epochs=1, out=tmp_path, progress=False, **options)
-        return found.runs[0].config["optimizer"]["kwargs"]
+        setup = prepare(task, ["adam"], seeds=1, epochs=1, **options)
+        return setup.config(setup.contestants[0], 0, 1)["optimizer"]["kwargs"]
 
     assert kwargs("digits-lr")["weight_decay"] == 1e-4
     assert kwargs("digits-lr", weight_decay=0.0)["weight_decay"] == 0.0
