@@ -33,9 +33,7 @@ def test_unequal_budgets(run, field):
 
 
 def test_a_diverged_run_is_a_result_not_a_smaller_budget(run, field):
-    runs = field({"Adam": 0.0}) + [
-        run("AdamS", s, done=2 if s < 4 else None, diverged=s < 4) for s in range(10)
-    ]
+    runs = field({"Adam": 0.0}) + [run("AdamS", s, done=2 if s < 4 else None, diverged=s < 4) for s in range(10)]
     found = check(runs)
     assert [(finding.code, finding.severity) for finding in found] == [("diverged-runs", "note")]
     assert "AdamS diverged on seeds 0, 1, 2, 3." in found[0].sentence
@@ -58,9 +56,7 @@ def test_fair_tuning_is_silent(tuned):
 
 
 def test_unequal_tuning(tuned):
-    found = [
-        finding for finding in check(tuned(others=(1e-4, 5e-4, 1e-3, 1e-2))) if finding.severity == "error"
-    ]
+    found = [finding for finding in check(tuned(others=(1e-4, 5e-4, 1e-3, 1e-2))) if finding.severity == "error"]
     assert [finding.code for finding in found] == ["unequal-tuning"]
     assert "Adam 3, AdamS 4" in found[0].sentence
     assert "unequal-tuning" in codes(tuned(others=()))
@@ -96,10 +92,7 @@ def test_best_of_a_reported_sweep_on_its_edge(run, field):
     assert codes(runs(inside)) == {"unequal-chances": "note"}
     found = {finding.code: finding.sentence for finding in check(runs(edge))}
     assert found.keys() == {"unequal-chances", "edge-of-sweep"}
-    assert (
-        "the best eta shown for AdamS, 0.01, is the edge of what was tried (0.01 to 1)"
-        in found["edge-of-sweep"]
-    )
+    assert "the best eta shown for AdamS, 0.01, is the edge of what was tried (0.01 to 1)" in found["edge-of-sweep"]
     ((name, entries),) = sweeps(fields_of(runs(inside))[0])
     assert (name, [value for value, _ in entries]) == ("eta", [0.01, 0.1, 1.0])
 

@@ -68,7 +68,8 @@ def visit(browser):
     troubles, requests, contexts = [], [], []
 
     def open_page(path, width=1280, height=900, **options):
-        context = browser.new_context(viewport={"width": width, "height": height}, **options)
+        size = {"width": width, "height": height}
+        context = browser.new_context(viewport=size, reduced_motion="reduce", **options)
         contexts.append(context)
         page = context.new_page()
         page.on("console", lambda message: troubles.append(message.text))
@@ -171,7 +172,8 @@ def test_it_prints_and_knows_the_dark(visit, lively, tmp_path):
     assert page.locator("#figure-0 svg.main-svg").first.evaluate("el => el.getBoundingClientRect().width") < 340
     page.evaluate("window.dispatchEvent(new Event('afterprint'))")
     page.emulate_media(media="screen", color_scheme="dark")
-    assert page.evaluate(ink) == "#e6edf1"
+    page.locator("#figure-0").scroll_into_view_if_needed()  # what is far away is drawn again when it comes near
+    page.wait_for_function(f"({ink})() === '#e6edf1'")
     pdf = page.pdf(path=tmp_path / "report.pdf", prefer_css_page_size=True)
     assert 3 <= len(re.findall(rb"/Type\s*/Page\b", pdf)) <= 12
 

@@ -19,7 +19,7 @@ from surefoot.lab.summary import summarise
 DIFFERENCES = st.lists(st.floats(-5, 5, allow_nan=False, width=32), min_size=2, max_size=9)
 
 
-@pytest.mark.parametrize("module", ["stats", "verdicts", "fields", "summary", "tables", "checks"])
+@pytest.mark.parametrize("module", ["stats", "verdicts", "fields", "summary", "tables", "checks", "report.page"])
 def test_examples(module):
     result = doctest.testmod(importlib.import_module(f"surefoot.lab.{module}"))
     assert result.attempted > 0 or module == "fields"
@@ -140,9 +140,7 @@ def test_undecided_estimates_the_seeds_still_needed():
 
 
 def test_no_visible_difference_and_no_difference():
-    assert judge([1.0, -1.0, 1.0, -1.001]).sentence.startswith(
-        "no visible difference: even 200 seeds would not"
-    )
+    assert judge([1.0, -1.0, 1.0, -1.001]).sentence.startswith("no visible difference: even 200 seeds would not")
     assert judge([0.0] * 5).outcome == "same"
     assert judge([0.1]).sentence == "too few seeds (n=1)"
 
@@ -193,9 +191,7 @@ def test_higher_is_better_for_accuracy_and_as_the_task_says(field):
 
 def test_holm_runs_over_all_comparisons_of_a_metric_and_over_tasks(field):
     other = {"name": "other", "batch_size": 1, "data": "", "settings": {}}
-    runs = field({"Adam": 0.0, "AdamS": -0.002, "AdamCB": 0.001}) + field(
-        {"Adam": 0.0, "AdamS": 0.0}, task=other
-    )
+    runs = field({"Adam": 0.0, "AdamS": -0.002, "AdamCB": 0.001}) + field({"Adam": 0.0, "AdamS": 0.0}, task=other)
     rows = [row for row in summarise(runs, metrics=["valid_loss"]).rows if not row.is_baseline]
     assert [row.family for row in rows] == [3, 3, 3]
     assert [row.p_holm for row in rows] == stats.holm([row.p_t for row in rows])
@@ -203,9 +199,7 @@ def test_holm_runs_over_all_comparisons_of_a_metric_and_over_tasks(field):
 
 def test_divergences_are_counted_never_dropped_or_padded(run, field):
     runs = field({"Adam": 0.0})
-    runs += [
-        run("AdamS", seed, final=0.05, done=2 if seed < 3 else None, diverged=seed < 3) for seed in range(10)
-    ]
+    runs += [run("AdamS", seed, final=0.05, done=2 if seed < 3 else None, diverged=seed < 3) for seed in range(10)]
     base, row = summarise(runs).select(metric="valid_loss")
     assert (row.runs, row.n, row.diverged, row.pairs) == (10, 7, 3, 7)
     assert row.mean == pytest.approx(0.05)

@@ -41,9 +41,7 @@ def check(runs: Sequence[Run], baseline: str | None = None) -> list[Finding]:
         return [Finding("no-runs", "error", "There is no run to report.")]
     findings: list[Finding] = []
     for each in fields:
-        tuning = [
-            run for run in runs if run.config.get("purpose") == "tune" and run.task == each.task.get("name")
-        ]
+        tuning = [run for run in runs if run.config.get("purpose") == "tune" and run.task == each.task.get("name")]
         for found in _CHECKS:
             findings += found(each, tuning)
     order = {"error": 0, "warning": 1, "note": 2}
@@ -57,9 +55,7 @@ def _budgets(each: Field, tuning: list[Run]) -> Iterable[Finding]:
     # steps of the epochs that everybody did: a diverged run stops early and is no smaller budget
     steps = _values_by_entry(each, lambda run: run.epochs[0].get("step") if run.epochs else None)
     if _differ(steps):
-        yield Finding(
-            "unequal-steps", "error", f"{each.name}: unequal budgets, {_list(steps, 'steps per epoch')}."
-        )
+        yield Finding("unequal-steps", "error", f"{each.name}: unequal budgets, {_list(steps, 'steps per epoch')}.")
 
 
 def _tuning_budgets(each: Field, tuning: list[Run]) -> Iterable[Finding]:
@@ -166,9 +162,7 @@ def _dropped(each: Field, tuning: list[Run]) -> Iterable[Finding]:
     for entry in each.entries:
         if entry.failed:
             failed = _seeds([run.seed for run in entry.failed])
-            yield Finding(
-                "failed-runs", "error", f"{each.name}: {entry.label} failed with an error on {failed}."
-            )
+            yield Finding("failed-runs", "error", f"{each.name}: {entry.label} failed with an error on {failed}.")
         if entry.unfinished:
             left = _seeds([run.seed for run in entry.unfinished])
             yield Finding(
@@ -204,9 +198,7 @@ def _mixtures(each: Field, tuning: list[Run]) -> Iterable[Finding]:
     for code, severity, what, read in known:
         values = sorted({str(read(run)) for run in each.runs if read(run) is not None})
         if len(values) > 1:
-            yield Finding(
-                code, severity, f"{each.name}: runs of different {what} are mixed: {_some(values)}."
-            )
+            yield Finding(code, severity, f"{each.name}: runs of different {what} are mixed: {_some(values)}.")
 
 
 _CHECKS: list[Callable[[Field, list[Run]], Iterable[Finding]]] = [
@@ -255,9 +247,7 @@ def _differ(values: dict[str, set[Any]]) -> bool:
 
 
 def _list(values: dict[str, set[Any]], what: str) -> str:
-    return f"{what}: " + _some(
-        [f"{label} {'/'.join(map(str, sorted(seen)))}" for label, seen in values.items()]
-    )
+    return f"{what}: " + _some([f"{label} {'/'.join(map(str, sorted(seen)))}" for label, seen in values.items()])
 
 
 def _some(words: Sequence[str], most: int = 6) -> str:

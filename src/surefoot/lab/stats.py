@@ -5,10 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from surefoot._extras import require
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    np = require("numpy", extra="lab")
 
 #: A claim is made below this p-value.
 LEVEL = 0.05

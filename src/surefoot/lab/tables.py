@@ -226,10 +226,7 @@ def to_csv(summary: Summary) -> str:
 def to_json(summary: Summary) -> str:
     """Every row with all its numbers as JSON; what is infinite or undefined is null (see ``reached``)."""
     rows = [
-        {
-            name: None if isinstance(value, float) and not math.isfinite(value) else value
-            for name, value in row
-        }
+        {name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in row}
         for row in (asdict(row).items() for row in summary.rows)
     ]
     return json.dumps(rows, indent=1, ensure_ascii=False, allow_nan=False) + "\n"

@@ -107,15 +107,15 @@ def results_table(rows: Sequence[Row], series: dict[str, int]) -> str:
             f'</th>{cells}<td class="forest{none}" data-label="95% interval">{forest.draw(row, number_of)}</td></tr>'
         )
     return (
-        f'<div class="scroll{_short(rows)}"><table class="stack results"><caption>{escape(_title(first))} '
+        f'<div class="scroll{_whole(rows)}"><table class="stack results"><caption>{escape(_title(first))} '
         f'<span class="note">{better}, at the end of training</span></caption>'
         f'<thead><tr><th scope="col">optimizer</th>{heads}<th scope="col">{forest.heading()}</th></tr></thead>'
         f"<tbody>{''.join(body)}</tbody></table></div>"
     )
 
 
-def _short(rows: Sequence[Row]) -> str:
-    return " short" if len(rows) <= 16 else ""  # printed on one page
+def _whole(rows: Sequence[Row]) -> str:
+    return " whole" if len(rows) <= 16 else ""  # printed on one page
 
 
 def _cell(name: str, text: str) -> str:
@@ -178,7 +178,7 @@ def target_table(rows: Sequence[Row], series: dict[str, int], parallel: bool) ->
     sign = "≥" if first.higher_is_better else "≤"
     note = '<p class="note">* taken with several runs at once: seconds are not comparable.</p>' if parallel else ""
     return (
-        f'<div class="scroll{_short(rows)}"><table class="stack"><caption>Median training until '
+        f'<div class="scroll{_whole(rows)}"><table class="stack"><caption>Median training until '
         f"{escape(metric_name(first.metric))} {sign} {number(first.target)} "
         f'<span class="note">∞: half of the runs or more never got there</span></caption><thead><tr>'
         f'<th scope="col">optimizer</th>{"".join(f"""<th scope="col">{head}</th>""" for head in heads)}'
@@ -229,9 +229,9 @@ def findings_list(findings: Sequence[Finding]) -> str:
     """The honesty findings, or that there are none."""
     if not findings:
         return '<p class="clear">✓ No findings: equal budgets, paired seeds, nothing dropped.</p>'
-    icons = {"error": "✕", "warning": "!", "note": "i"}
+    signs = {"error": "✕", "warning": "!", "note": "i"}
     items = "".join(
-        f'<li class="{finding.severity}"><span class="icon" aria-hidden="true">{icons[finding.severity]}</span>'
+        f'<li class="{finding.severity}"><span class="sign" aria-hidden="true">{signs[finding.severity]}</span>'
         f"<span><b>{finding.severity.capitalize()}.</b> {escape(finding.sentence)} "
         f"<code>{escape(finding.code)}</code></span></li>"
         for finding in findings

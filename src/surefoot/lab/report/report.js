@@ -6,7 +6,7 @@
   const canvases = page.figures.map((_, i) => document.getElementById(`figure-${i}`));
   const hidden = page.blocks.map((block) => new Set(block.hidden));
   const state = { x: "epoch", log: wantsLog(), minus: false, band: true, seeds: false };
-  const drawn = new Set();
+  const drawn = new Set(), stale = new Set();
   const narrow = () => window.matchMedia("(max-width: 700px)").matches && !root.classList.contains("printing");
   const touch = window.matchMedia("(pointer: coarse)").matches;
   const labels = { epoch: "epoch", step: "step", seconds: "seconds of training" };
@@ -176,10 +176,11 @@
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
       font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: css("--ink") },
       margin: { l: narrow() ? 44 : 54, r: 12, t: 10, b: 44 }, height: figure.height, autosize: !printing,
-      ...(printing && { width: wide ? 670 : 325, height: wide ? figure.height : 240 }),
+      ...(printing && { width: wide ? 670 : 325, height: curves ? 240 : figure.height }),
       hovermode: "closest", hoverdistance: 40,
       hoverlabel: { bgcolor: css("--paper"), bordercolor: css("--line"), font: { color: css("--ink"), size: 12 }, namelength: 40 },
       dragmode: touch ? false : "zoom",
+      modebar: { bgcolor: "rgba(0,0,0,0)", color: css("--soft"), activecolor: css("--accent") },
       legend: { orientation: "h", y: -0.22, x: 0 },
       ...own, xaxis: axis({ ...x, ...own.xaxis }), yaxis: axis({ ...y, ...own.yaxis }),
     };
@@ -190,15 +191,23 @@
     const traces = figure.kind === "curves" ? curveTraces(figure) : plotTraces(figure);
     const config = {
       responsive: true, displaylogo: false, displayModeBar: touch ? false : "hover", scrollZoom: false,
-      modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d", "zoomIn2d", "zoomOut2d"],
+      modeBarButtons: [["toImage", "zoom2d", "pan2d", "resetScale2d"]],
     };
     drawn.add(i);
+    stale.delete(i);
     Plotly.react(canvases[i], traces, layoutOf(figure, traces, canvases[i].closest(".wide")), config);
     root.dataset.drawn = String(drawn.size);
   }
 
+  // What is on the screen or near it is drawn again at once, the rest when it comes near.
+  const NEAR = 600;
+  function isNear(canvas) {
+    const { top, bottom } = canvas.getBoundingClientRect();
+    return top < window.innerHeight + NEAR && bottom > -NEAR;
+  }
   const redraw = (wanted = () => true) => page.figures.forEach((figure, i) => {
-    if (drawn.has(i) && wanted(figure)) draw(i);
+    if (!drawn.has(i) || !wanted(figure)) return;
+    if (isNear(canvases[i])) draw(i); else stale.add(i);
   });
   const isCurves = (figure) => figure.kind === "curves";
 
@@ -249,24 +258,24 @@
   }
 
   // Small pages are drawn at once; in big ones the rest follows when it comes near, or when there is time.
-  const finish = () => { if (drawn.size === page.figures.length) root.dataset.ready = "true"; };
-  const drawIfNew = (i) => { if (!drawn.has(i)) { draw(i); finish(); } };
+  const drawIfNeeded = (i) => {
+    if (!drawn.has(i) || stale.has(i)) draw(i);
+    if (drawn.size === page.figures.length) root.dataset.ready = "true";
+  };
+  if (!page.figures.length) root.dataset.ready = "true";
   const begun = performance.now();
   let next = 0;
-  while (next < page.figures.length && performance.now() - begun < 1500) drawIfNew(next++);
-  finish();
-  if (next < page.figures.length) {
-    const watcher = new IntersectionObserver((seen) => {
-      for (const { isIntersecting, target } of seen) if (isIntersecting) drawIfNew(Number(target.id.slice(7)));
-    }, { rootMargin: "600px" });
-    canvases.slice(next).forEach((canvas) => watcher.observe(canvas));
-    const later = window.requestIdleCallback || ((work) => setTimeout(work, 50));
-    const more = () => {
-      while (next < page.figures.length && drawn.has(next)) next += 1;
-      if (next < page.figures.length) { drawIfNew(next); later(more); }
-    };
-    later(more);
-  }
+  while (next < page.figures.length && performance.now() - begun < 1500) drawIfNeeded(next++);
+  const watcher = new IntersectionObserver((seen) => {
+    for (const { isIntersecting, target } of seen) if (isIntersecting) drawIfNeeded(Number(target.id.slice(7)));
+  }, { rootMargin: `${NEAR}px` });
+  canvases.forEach((canvas) => watcher.observe(canvas));
+  const later = window.requestIdleCallback || ((work) => setTimeout(work, 50));
+  const more = () => {
+    while (next < page.figures.length && drawn.has(next)) next += 1;
+    if (next < page.figures.length) { drawIfNeeded(next); later(more); }
+  };
+  later(more);
 
   // Paper is white, as wide as it is, and cannot unfold anything.
   let folded = [];
@@ -275,7 +284,7 @@
     folded = [...document.querySelectorAll("details:not([open])")];
     folded.forEach((part) => { part.open = true; });
     page.figures.forEach((_, i) => draw(i));
-    finish();
+    root.dataset.ready = "true";
   });
   window.addEventListener("afterprint", () => {
     root.classList.remove("printing");
