@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -106,12 +107,17 @@ def choose_path(group: dict[str, Any], engine: Engine, members: Members) -> str:
     fused = group["fused"]
     if fused is None and group["foreach"] is None and engine.has_fused:
         # A compiler fuses the plain operations itself; the ready-made kernel would be a wall in its graph.
-        fused = p.device.type in _get_fused_kernels_supported_devices() and not torch.compiler.is_compiling()
+        fused = _has_fused_kernels(p.device.type) and not torch.compiler.is_compiling()
     if fused and members.aligned():
         return "fused"
     if group["foreach"] is not None:
         return "foreach" if group["foreach"] else "forloop"
     return "foreach" if p.device.type in ("cpu", "meta", *_get_foreach_kernels_supported_devices()) else "forloop"
+
+
+@lru_cache
+def _has_fused_kernels(device: str) -> bool:
+    return device in _get_fused_kernels_supported_devices()
 
 
 def check_gradients(optimizer: LossAware) -> None:
@@ -148,7 +154,10 @@ def is_fine(optimizer: LossAware, loss: Number) -> bool | Tensor:
     On a device only nonfinite="raise" reads it back.
     """
     groups = optimizer.param_groups
-    watched = [p.grad for group in groups if group["check_gradients"] for p in group["params"] if p.grad is not None]
+    watched = []
+    for group in groups:
+        if group["check_gradients"]:
+            watched += [p.grad for p in group["params"] if p.grad is not None]
     fine: bool | Tensor
     if isinstance(loss, Tensor):
         fine = loss.isfinite()
@@ -159,7 +168,8 @@ def is_fine(optimizer: LossAware, loss: Number) -> bool | Tensor:
         fine = math.isfinite(loss)
         what = "a gradient is not finite" if fine else f"the loss is {loss}"
         fine = fine and all(map(_is_finite, watched))
-    if any(group["nonfinite"] == "raise" for group in groups) and not fine:
+    # Whether to raise is asked first: on a device the answer to `fine` would have to be waited for.
+    if "raise" in [group["nonfinite"] for group in groups] and not fine:
         raise FloatingPointError(
             f"{type(optimizer).__name__}: {what}, and nonfinite='raise' was asked for; nothing was changed "
             "(nonfinite='skip' skips such steps)"
@@ -181,4 +191,5 @@ def is_usable(weight: Number, group: dict[str, Any], who: str) -> bool | Tensor:
 
 def _is_finite(grad: Tensor) -> Tensor:
     # One read and no temporary; a sum in half precision would overflow by itself.
-    return grad.sum(dtype=torch.float32 if grad.dtype.itemsize < 4 else None).isfinite()
+    finite = grad.sum(dtype=torch.float32 if grad.dtype.itemsize < 4 else None).isfinite()
+    return finite.full_tensor() if hasattr(finite, "full_tensor") else finite  # all shards have to agree

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator, MutableMapping
+from itertools import repeat
 from typing import Any
 
 import torch
@@ -160,7 +161,7 @@ class Roster:
             len(group["params"]) != len(params)
             or not all(map(operator.is_, group["params"], params))
             or not all(map(operator.is_, map(states.get, params), self.states))
-            or any(g is None for g in grads)
+            or not all(map(operator.is_not, grads, repeat(None)))
         ):
             return None
         first = self.states[0]

@@ -47,16 +47,22 @@ class TakesLoss(Optimizer):
         """The loss of this step, averaged over ranks: a float on the host or a tensor on its device."""
         recorded = self._gathered.take()
         given = loss if loss is not None else (returned if recorded is None else None)
+        stays = self._keeps_tensors()
         if given is not None:
+            if type(given) is Tensor and given.is_cpu and given.numel() == 1 and not (stays or given.is_complex()):
+                given = given.item()
             recorded = (readings.as_scalar(given, who=type(self).__name__), 1.0)
         if recorded is None:
             return None
-        groups = self.param_groups
-        home = next((p.device for group in groups for p in group["params"]), torch.device("cpu"))
-        reading = readings.average(*recorded, self.process_group, home)
-        if not isinstance(reading, Tensor) or reading.device.type != "cpu" or torch.compiler.is_compiling():
-            return reading
-        return reading if any(group.get("capturable") for group in groups) else reading.item()
+        reading = readings.average(*recorded, self.process_group, self.param_groups)
+        return reading.item() if isinstance(reading, Tensor) and reading.is_cpu and not stays else reading
+
+    def _keeps_tensors(self) -> bool:
+        """Whether a number that lies on the CPU is to stay a tensor: in a graph to capture or to compile."""
+        for group in self.param_groups:
+            if group.get("capturable"):
+                return True
+        return torch.compiler.is_compiling()
 
 
 def described(vector: Tensor) -> dict[str, Tensor]:

@@ -85,13 +85,15 @@ def check_mass(weight: float) -> float:
     return float(weight)
 
 
-def average(total: Number, mass: float, group: Any, device: torch.device) -> Number:
+def average(total: Number, mass: float, group: Any, param_groups: list[dict[str, Any]]) -> Number:
     """The mean loss, over all ranks where training is distributed: otherwise replicas would drift apart."""
     if group is False or not (dist.is_available() and dist.is_initialized()) or dist.get_world_size(group) <= 1:
         return total if mass == 1 else total / mass
     on_host = not isinstance(total, Tensor)
     if on_host:  # gloo reduces on the CPU, NCCL only on its device
-        home = torch.device("cpu") if "gloo" in str(dist.get_backend(group)) else device
+        home = torch.device("cpu")
+        if "gloo" not in str(dist.get_backend(group)):
+            home = next((p.device for each in param_groups for p in each["params"]), home)
         pair = torch.tensor([total, mass], dtype=torch.float64, device=home)
     else:
         pair = torch.stack([total.double(), torch.full_like(total, mass, dtype=torch.float64)])
