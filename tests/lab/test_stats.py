@@ -56,6 +56,11 @@ def test_sign_flips_of_many_seeds_are_still_exact():
     assert stats.sign_flip_p(values) == pytest.approx(reference.pvalue, rel=1e-12)
 
 
+def test_differences_that_do_not_scatter():
+    assert (stats.paired([0.1] * 6).p_t, stats.paired([0.1] * 6).half_width) == (0.0, 0.0)
+    assert stats.paired([0.0] * 6).p_t == stats.paired([0.0] * 6).p_exact == 1.0
+
+
 def test_too_many_differences_for_enumeration_is_a_clear_error():
     with pytest.raises(ValueError, match="1 to 32 differences, not 33"):
         stats.sign_flip_p([1.0] * 33)

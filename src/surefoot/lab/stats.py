@@ -89,10 +89,8 @@ def paired(differences: Sequence[float], level: float = LEVEL) -> Paired:
         std = 0.0
     error = std / math.sqrt(seen.n)
     half_width = float(stats.t.ppf(1 - level / 2, seen.n - 1)) * error
-    if error > 0:
-        p_t = float(2 * stats.t.sf(abs(seen.mean) / error, seen.n - 1))
-    else:
-        p_t = 1.0 if seen.mean == 0 else 0.0
+    exact = 0.0 if seen.mean == 0 else math.inf  # what t becomes when nothing scatters
+    p_t = float(2 * stats.t.sf(abs(seen.mean) / error if error > 0 else exact, seen.n - 1))
     p_exact = sign_flip_p(differences) if seen.n <= MOST_EXACT else None
     return Paired(seen.n, seen.mean, std, half_width, p_t, p_exact)
 
