@@ -196,5 +196,7 @@ def _summary(judged: Sequence[Judged]) -> tuple[str, str]:
     sentence += "."
     few = min((one.result.n for one in judged if one.result.n), default=0)
     if 0 < few < fewest_seeds():
-        sentence += f" {few} paired seeds allow no claim: their smallest exact p is {smallest_exact_p(few):.2g}."
+        sentence += (
+            f" Lines of {few} paired seeds decide nothing: their smallest exact p is {smallest_exact_p(few):.2g}."
+        )
     return word, sentence

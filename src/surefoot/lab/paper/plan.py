@@ -179,9 +179,9 @@ class Standing:
 
 
 def standings(plan: Sequence[Block], *, out: Path, data_dir: Path | None = None) -> list[Standing]:
-    """How far each comparison of a plan is; a run that two of them share is counted as left in the first only."""
+    """How far each comparison of a plan is; epochs that two of them share are counted as left in the first only."""
     there = read_runs(out) if out.is_dir() else []
-    counted: set[str] = set()
+    counted: dict[str, int] = {}
     found = []
     for one in plan:
         setup = prepare(
@@ -196,9 +196,9 @@ def standings(plan: Sequence[Block], *, out: Path, data_dir: Path | None = None)
                 task = config["task"]
                 missing = _epochs_missing(folder_of(out, config), config)
                 done[spec] += not missing
-                if missing and config["key"] not in counted:
-                    counted.add(config["key"])
-                    left += missing
+                before = counted.get(config["key"], 0)
+                left += max(0, missing - before)
+                counted[config["key"]] = max(missing, before)
         found.append(Standing(one, done, left, seconds_per_epoch(there, task)))
     return found
 
