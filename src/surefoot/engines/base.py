@@ -111,7 +111,7 @@ def applied(amount: Number, proceed: Number) -> Number:
 
 def _choose(value: Number, proceed: Number, otherwise: float) -> Number:
     if not isinstance(proceed, Tensor):
-        return value
+        return float(value)  # a learning rate may be a tensor
     # A 0-d tensor does not widen what it multiplies, but as float32 it would round the value itself.
     return torch.where(proceed, scalar_on(proceed.device, value), otherwise)
 
