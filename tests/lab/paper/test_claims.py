@@ -28,7 +28,9 @@ def wobble(seed: int, scale: float) -> float:
 
 def lr_runs(paper_run: MakeRun, worse: float, seeds: int, epochs: int = 45) -> list[Run]:
     return [
-        paper_run(LR, name, seed, epochs=epochs, final=0.25 + wobble(seed, 0.02) + shift + wobble(100 + 10 * k + seed, 1e-4))
+        paper_run(
+            LR, name, seed, epochs=epochs, final=0.25 + wobble(seed, 0.02) + shift + wobble(100 + 10 * k + seed, 1e-4)
+        )
         for k, (name, shift) in enumerate({"Adam": 0.0, "AdamUCB": worse, "AdamCB": worse, "AdamS": worse}.items())
         for seed in range(seeds)
     ]

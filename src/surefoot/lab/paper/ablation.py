@@ -82,7 +82,7 @@ class ScaledAdam(torch.optim.Adam):
         """Take one step; the loss is the one whose gradients these are."""
         asked = [(group["lr"], group["eps"]) for group in self.param_groups]
         for group in self.param_groups:
-            self._prepare(group, float(loss))
+            self._prepare(group, torch.as_tensor(loss).item())
         try:
             return super().step(closure)
         finally:
