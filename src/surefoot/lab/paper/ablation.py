@@ -81,8 +81,9 @@ class ScaledAdam(torch.optim.Adam):
     def step(self, closure: Callable[[], Any] | None = None, *, loss: Any = None) -> Any:  # type: ignore[override]
         """Take one step; the loss is the one whose gradients these are."""
         asked = [(group["lr"], group["eps"]) for group in self.param_groups]
+        reading = loss.item() if isinstance(loss, torch.Tensor) else float(loss)
         for group in self.param_groups:
-            self._prepare(group, torch.as_tensor(loss).item())
+            self._prepare(group, reading)
         try:
             return super().step(closure)
         finally:
