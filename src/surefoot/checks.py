@@ -31,7 +31,10 @@ def check_group(group: dict[str, Any], engine: Engine, rule: Rule) -> None:
     for name in ("eps", "weight_decay", "momentum_decay"):
         if name in group and not float(group[name]) >= 0.0:
             raise ValueError(f"Invalid {name} value: {group[name]}; it must not be negative")
-    for i, beta in enumerate(group.get("betas", ())):
+    betas = group.get("betas", (0.0, 0.0))
+    if not (isinstance(betas, (tuple, list)) and len(betas) == 2):
+        raise ValueError(f"Invalid betas value: {betas!r}; give two decay rates, such as (0.9, 0.999)")
+    for i, beta in enumerate(betas):
         if not 0.0 <= float(beta) < 1.0:
             raise ValueError(f"Invalid beta parameter at index {i}: {beta}; it must be at least 0 and below 1")
     if "momentum" in group and not 0.0 <= group["momentum"] < 1.0:

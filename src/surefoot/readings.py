@@ -38,8 +38,8 @@ def as_scalar(loss: Any, *, who: str) -> Number:
         loss = loss.full_tensor() if hasattr(loss, "full_tensor") else loss
         return loss.reshape(()) if loss.is_floating_point() else loss.reshape(()).to(torch.float32)
     try:
-        return float(loss)
-    except (TypeError, ValueError) as error:
+        return math.fsum((loss,))  # as float(), which would also read a string
+    except (TypeError, ValueError, OverflowError) as error:
         raise TypeError(
             f"{who} needs the loss as a number or a tensor with one element, but got {type(loss).__name__}: {loss!r}"
         ) from error

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from surefoot.engines.base import Engine, Members, applied, betas_of, counted, decay_decoupled, keep, ops_of, weighted
+from surefoot.engines.base import (
+    Engine,
+    Members,
+    applied,
+    betas_of,
+    counted,
+    decay_decoupled,
+    keep,
+    masked,
+    ops_of,
+    weighted,
+)
 from surefoot.engines.lists import add_scaled
 from surefoot.moments import Number
 
@@ -29,4 +40,6 @@ class AdaMax(Engine):
         sizes = ops.abs(h)
         ops.add_(sizes, applied(group["eps"], proceed))
         ops.maximum_(largest, sizes)
-        add_scaled(ops, members.params, ops.div(averages, largest), -applied(lr, proceed) / (1 - beta1**t))
+        # Before the first step that counts, the largest is 0 as well.
+        move = masked(ops.div(averages, largest), proceed)
+        add_scaled(ops, members.params, move, -applied(lr, proceed) / (1 - beta1**t))

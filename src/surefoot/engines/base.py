@@ -89,8 +89,13 @@ def weighted(members: Members, group: dict[str, Any], weight: Number, proceed: N
     h = ops.mul(descent(members, group, ops), weight)
     if isinstance(proceed, Tensor):
         # Only among parameters without dimensions does the weight's float64 spread to the product.
-        h = [torch.where(proceed, x, 0.0).to(p.dtype) for x, p in zip(h, members.params)]
+        h = [x.to(p.dtype) for x, p in zip(masked(h, proceed), members.params)]
     return h
+
+
+def masked(xs: Tensors, proceed: Number) -> Tensors:
+    """Zero where the step is to be skipped, whatever was there."""
+    return [torch.where(proceed, x, 0.0) for x in xs] if isinstance(proceed, Tensor) else xs
 
 
 def decay_decoupled(members: Members, group: dict[str, Any], lr: Number, proceed: Number, ops: Any) -> None:

@@ -59,6 +59,6 @@ class NAdam(Engine):
 
 
 def _multiply_in(product: Tensor, mu: Number, proceed: Number) -> Number:
-    """Take mu into the shared running product and return it."""
+    """Take mu into the shared running product and return it (0 where the step is skipped: it may still be 1)."""
     product.mul_(keep(mu, proceed))
-    return product.clone() if isinstance(proceed, Tensor) else product.item()
+    return applied(product, proceed) if isinstance(proceed, Tensor) else product.item()
