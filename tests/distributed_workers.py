@@ -272,6 +272,26 @@ def a_nan_gradient_in_one_shard_skips_everywhere(rank: int, folder: Path) -> Non
 
 
 @check
+def an_overflow_on_one_rank_is_skipped_by_grad_scaler_on_both(rank: int, folder: Path) -> None:
+    for model in (DistributedDataParallel(make_model()), sharded_model()):
+        optimizer = surefoot.AdamUCB(model.parameters(), lr=0.01, eta=0.3)
+        scaler = torch.amp.GradScaler("cpu", init_scale=64.0)
+        for step in range(3):
+            optimizer.zero_grad()
+            loss = loss_of(model, step, rank)
+            scale = math.inf if step == 1 and rank == 1 and isinstance(model, DistributedDataParallel) else 1
+            scaler.scale(loss * scale).backward()
+            grad = next(model.parameters()).grad
+            if step == 1 and rank == 1 and hasattr(grad, "to_local"):
+                grad.to_local().fill_(math.inf)
+            scaler.step(optimizer, loss=loss)
+            scaler.update()
+        assert scaler.get_scale() == 32
+        assert optimizer.param_groups[0]["seen"][0] == 2
+        assert_same_on_all_ranks(optimizer.param_groups[0]["seen"])
+
+
+@check
 def gradients_that_are_still_to_be_summed_arrive_whole(rank: int, folder: Path) -> None:
     """As tensor parallel layers leave them: the parameter is everywhere, each rank has its part of the gradient."""
     mesh = init_device_mesh("cpu", (WORLD,))

@@ -270,6 +270,27 @@ def test_schedulers_work_on_either(on_base: bool) -> None:
     assert optimizer.param_groups[0]["eta"] == 0.1
 
 
+@pytest.mark.parametrize("nonfinite", ["skip", "coast"])
+def test_a_compiled_step_goes_the_same_way(nonfinite: str) -> None:
+    torch._dynamo.reset()
+    ends = []
+    for is_compiled in (False, True):
+        model = make_model()
+        base = torch.optim.AdamW(model.parameters(), lr=0.01)
+        optimizer = LossWeighted(base, "ucb", eta=0.3, nonfinite=nonfinite)
+        step = torch.compile(optimizer.step, backend="eager") if is_compiled else optimizer.step
+        for i in range(4):
+            optimizer.zero_grad()
+            loss = loss_at(model, i)
+            loss.backward()
+            grads = [(p, p.grad) for p in model.parameters()]
+            step(loss=loss)
+            assert all(p.grad is grad for p, grad in grads)
+        ends.append([*params_of(model), optimizer.param_groups[0]["seen"].float()])
+    for eager, compiled in zip(*ends):
+        torch.testing.assert_close(eager, compiled, rtol=1e-4, atol=1e-5)
+
+
 def test_schedule_free_modes_pass_through() -> None:
     model = make_model()
     optimizer = LossWeighted(BASES["ScheduleFree"](model.parameters()), "ucb", eta=0.1)
