@@ -183,6 +183,82 @@ def fork(
 
 
 @app.command()
+def tune(
+    task: TaskName,
+    optimizer: Optimizers = None,
+    eta: Annotated[str | None, typer.Option(metavar="RANGE", help="What eta to try: 1e-6:1, or 1e-4,1e-2.")] = None,
+    lr: Annotated[str | None, typer.Option(metavar="RANGE", help="What learning rates to try.")] = None,
+    space: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=RANGE", help="Another option to try, e.g. weight_decay=1e-6:1e-2.")
+    ] = None,
+    trials: Annotated[
+        int | None, typer.Option(min=1, help="Settings per optimizer, the same for each; 20, or all points of a grid.")
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Tune seeds per setting.")] = 2,
+    epochs: Annotated[int, typer.Option(min=1, help="Epochs per run.")] = 5,
+    metric: Annotated[str, typer.Option(help="What to optimize: its mean over the seeds at the end.")] = "valid_loss",
+    prune: Annotated[bool, typer.Option("--prune/--no-prune", help="Stop bad trials early.")] = True,
+    storage: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="sqlite:///file.db (default: in --out), postgresql://... or journal:file."),
+    ] = None,
+    out: Out = Path("runs"),
+    jobs: Jobs = 1,
+    first_seed: Annotated[int, typer.Option(min=0, help="The first tune seed; not one that results use.")] = 1000,
+    executor: Where = Place.local,
+    address: Address = None,
+    threads: Threads = 1,
+    device: Device = "cpu",
+    weight_decay: Decay = None,
+    data_dir: DataDir = None,
+    batch_size: BatchSize = None,
+    dropout: Dropout = None,
+    subset: Subset = None,
+    report: Annotated[
+        Path | None, typer.Option("--report", help="Where to write the report; by default tune.html in --out.")
+    ] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Search for good settings: equal budgets, seeds apart from the reported ones.
+
+    The same command goes on after an interruption; started again meanwhile, also elsewhere, it is one more worker.
+    """
+    with clear_errors():
+        from surefoot.lab.tune import tune as run_search
+        from surefoot.lab.tune.space import DEFAULT_SPACE, read_options
+
+        found = run_search(
+            task,
+            optimizer or ("adam", "adams"),
+            space=read_options({"eta": eta, "lr": lr}, space or []) or DEFAULT_SPACE,
+            trials=trials,
+            seeds=range(first_seed, first_seed + seeds),
+            epochs=epochs,
+            metric=metric,
+            prune=prune,
+            storage=storage,
+            out=out,
+            jobs=jobs,
+            weight_decay=weight_decay,
+            threads=threads,
+            device=device,
+            data_dir=data_dir,
+            progress=not quiet,
+            executor=_executor(executor, address),
+            batch_size=batch_size,
+            dropout=dropout,
+            subset=subset,
+        )
+        found.print()
+        command = shlex.join(["surefoot", *sys.argv[1:]]) if storage is None else ""  # a URL may hold a password
+        typer.echo(f"\nreport: {found.report(report or out / 'tune.html', command)}")
+        for label, message in found.failures:
+            typer.echo(f"failed: {label}: {message}", err=True)
+        if not found.ok:
+            raise typer.Exit(1)
+
+
+@app.command()
 def report(
     runs: Annotated[Path, typer.Argument(help="Folder that 'surefoot compare --out' wrote to.")],
     output: Annotated[Path | None, typer.Option("-o", "--output", help="The HTML file to write.")] = None,

@@ -1,0 +1,236 @@
+"""Search for settings: equal budgets, seeds apart from the reported ones, any number of workers, resumable."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from surefoot._extras import require
+from surefoot.lab.compare import Setup, prepare
+from surefoot.lab.config import identity
+from surefoot.lab.contestants import Contestant, accepted_options
+from surefoot.lab.executors import Executor
+from surefoot.lab.fields import grows
+from surefoot.lab.store import read_runs
+from surefoot.lab.tables import metric_name
+from surefoot.lab.tasks import Task
+from surefoot.lab.tune.objective import Ended, rungs_of
+from surefoot.lab.tune.result import StudyResult, TrialResult, Tuning, compare_command, read_study
+from surefoot.lab.tune.space import DEFAULT_SPACE, Grid, Range, Space, budget_of, parse_values
+from surefoot.lab.tune.study import Plan, Studies
+from surefoot.lab.tune.worker import Job, in_processes, work
+from surefoot.lab.verdicts import number
+
+__all__ = ["Grid", "Range", "StudyResult", "TrialResult", "Tuning", "tune"]
+
+#: The first tune seed: far from those that comparisons use.
+FIRST_SEED = 1000
+
+
+def tune(
+    task: str | Task = "digits-mlp",
+    optimizers: Sequence[str | Contestant | type[torch.optim.Optimizer]] = ("adam", "adams"),
+    *,
+    space: Mapping[str, str | Range | Grid] = DEFAULT_SPACE,
+    trials: int | None = None,
+    seeds: int | Sequence[int] = 2,
+    epochs: int = 5,
+    metric: str = "valid_loss",
+    prune: bool = True,
+    out: Path | str = "runs",
+    storage: str | None = None,
+    jobs: int = 1,
+    weight_decay: float | None = None,
+    threads: int = 1,
+    device: str = "cpu",
+    data_dir: Path | str | None = None,
+    progress: bool = True,
+    executor: Executor | None = None,
+    **overrides: Any,
+) -> Tuning:
+    """Search for good settings of every optimizer, with the same budget for each; what is done is not done again.
+
+    Args:
+        task: A name, a file, an import path or a Task.
+        optimizers: Contestants such as "adams"; options in their spec stay fixed.
+        space: What to try, by option: a range "1e-6:1" (logarithmic) or values "1e-4,1e-3". An optimizer without an
+            option is tuned over the others.
+        trials: Settings per optimizer; 20 when not given, or all points of a grid.
+        seeds: How many tune seeds (1000, 1001, ...), or which; they must not be among the reported ones.
+        epochs: Epochs per run.
+        metric: What is optimized: its mean over the seeds at the end.
+        prune: Stop a trial early that is worse than the median of the others after a ninth or a third of the epochs.
+        out: Folder of the run folders.
+        storage: Where the trials are listed: sqlite:///file.db (by default tune.db in `out`), postgresql://...,
+            journal:file.
+        jobs: Worker processes. More workers, also on other machines: start the same command again there.
+        executor: Where to compute the runs instead, `jobs` trials at a time.
+        overrides: Options of the task: batch_size, dropout, subset, ...
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as out:
+    ...     found = tune("digits-lr", ["adam"], space={"lr": "1e-5,1e-2"}, seeds=1, epochs=1, out=out, progress=False)
+    >>> found.best
+    {'Adam': {'lr': 0.01}}
+    """
+    require("optuna", extra="tune")
+    numbers = range(FIRST_SEED, FIRST_SEED + seeds) if isinstance(seeds, int) else seeds
+    setup = prepare(
+        task,
+        optimizers,
+        seeds=numbers,
+        epochs=epochs,
+        jobs=jobs,
+        weight_decay=weight_decay,
+        threads=threads,
+        device=device,
+        data_dir=data_dir,
+        **overrides,
+    )
+    out = Path(out)
+    _check_metric(setup, metric)
+    _check_seeds(setup, out)
+    plans, notes = make_plans(setup, space, trials, epochs, metric, prune)
+    if storage is None:
+        out.mkdir(parents=True, exist_ok=True)
+        storage = f"sqlite:///{out / 'tune.db'}"
+    studies = Studies(storage)
+    studies.fill(plans)
+    job = Job(setup.source, plans, storage, out, jobs, threads, device)
+    on_end = _teller(studies, plans) if progress else _silent
+    if executor is not None or jobs == 1:
+        work(replace(job, source=replace(setup.source, task=setup.task)), on_end, executor=executor, studies=studies)
+    else:
+        in_processes(job, on_end)
+    found = [read_study(studies, plan) for plan in plans]
+    flags: dict[str, Any] = {
+        "weight_decay": weight_decay,
+        "out": out,
+        "jobs": jobs if jobs > 1 else None,
+        "threads": threads if threads > 1 else None,
+        "device": device if device != "cpu" else None,
+        "data_dir": data_dir,
+        **overrides,
+    }
+    return Tuning(found, notes, compare_command(setup.source.spec, found, setup.seeds, epochs, flags))
+
+
+def make_plans(
+    setup: Setup,
+    space: Mapping[str, str | Range | Grid],
+    trials: int | None,
+    epochs: int,
+    metric: str,
+    prune: bool,
+) -> tuple[tuple[Plan, ...], list[str]]:
+    """The plan of every optimizer, and what to say about spaces and budgets."""
+    options = {
+        name: parse_values(name, values) if isinstance(values, str) else values for name, values in space.items()
+    }
+    if not options:
+        raise ValueError("there is nothing to tune; give a range or values, like --lr 1e-4:1e-2")
+    if trials is not None and trials < 1:
+        raise ValueError(f"trials must be at least 1, got {trials}")
+    notes, spaces = [], {}
+    for contestant in setup.contestants:
+        accepted = accepted_options(contestant.cls)
+        unknown = [name for name in options if name not in accepted]
+        fixed = [name for name in options if name in contestant.kwargs]
+        own = {name: option for name, option in options.items() if name not in unknown and name not in fixed}
+        if not own:
+            raise ValueError(
+                f"{contestant.label} has none of the options to tune ({', '.join(options)}); "
+                "leave it out, or tune an option that it has, like --lr 1e-4:1e-2"
+            )
+        if unknown:
+            notes.append(f"{contestant.label} has no {' or '.join(unknown)}: it is tuned over {', '.join(own)}.")
+        if fixed:
+            notes.append(f"{contestant.label} sets {' and '.join(fixed)} itself: tuned over {', '.join(own)}.")
+        spaces[contestant.label] = Space(own)
+    budget, about = budget_of(spaces, trials)
+    plans = []
+    for position, contestant in enumerate(setup.contestants):
+        own_space = spaces[contestant.label]
+        # A schedule stretches over all epochs: a shorter run is another one, not the beginning of it.
+        rungs = rungs_of(epochs, prune and contestant.schedule is None)
+        if prune and contestant.schedule is not None:
+            about.append(f"{contestant.label} has a schedule: its trials are not stopped early.")
+        template = setup.config(contestant, setup.seeds[0], epochs, purpose="tune", position=position)
+        plan = Plan(
+            name="",
+            contestant=contestant,
+            template=template,
+            space=own_space,
+            budget=len(own_space.points) if own_space.bounded else budget,
+            seeds=tuple(setup.seeds),
+            rungs=rungs,
+            metric=metric,
+            maximize=grows(metric, template["task"]),
+        )
+        plans.append(replace(plan, name=_study_name(plan)))
+    return tuple(plans), [*notes, *about]
+
+
+def _study_name(plan: Plan) -> str:
+    """A name that says in its hash everything that decides the value of a trial; the budget may grow."""
+    what = {
+        "run": {**identity(plan.template), "seed": None},
+        "space": plan.space.describe(),
+        "seeds": plan.seeds,
+        "rungs": plan.rungs,
+        "metric": plan.metric,
+    }
+    digest = hashlib.sha256(json.dumps(what, sort_keys=True, default=str).encode()).hexdigest()
+    return f"{plan.template['task']['name']} {plan.label} {digest[:12]}"
+
+
+def _check_metric(setup: Setup, metric: str) -> None:
+    known = ["valid_loss", "train_loss", *(f"valid_{name}" for name in setup.task.metrics)]
+    if metric not in known:
+        raise ValueError(f"the task {setup.task.name} records no {metric!r}; choose {', '.join(known)}")
+
+
+def _check_seeds(setup: Setup, out: Path) -> None:
+    """Refuse to tune on seeds that results of this task are reported on."""
+    if not out.is_dir():
+        return
+    reported = {run.seed for run in read_runs(out) if run.task == setup.task.name and run.config["purpose"] == "report"}
+    shared = sorted(reported & set(setup.seeds))
+    if shared:
+        raise ValueError(
+            f"{out} reports results of {setup.task.name} on seed {', '.join(map(str, shared))}: tuning on a reported "
+            "seed would flatter the winner; choose another --first-seed"
+        )
+
+
+def _teller(studies: Studies, plans: Sequence[Plan]) -> Callable[[Ended], None]:
+    """Prints a line per trial, to the error stream."""
+    console = require("rich.console", extra="lab").Console(stderr=True)
+    total = sum(plan.budget for plan in plans)
+    done = sum(len(read_study(studies, plan).trials) for plan in plans)
+    if done:
+        console.print(f"{done} of {total} trials were there already", highlight=False)
+    metric = metric_name(plans[0].metric)
+
+    def tell(ended: Ended) -> None:
+        nonlocal done
+        done += ended.state != "failed"
+        what = {
+            "done": f"{metric} {number(ended.value)}",
+            "pruned": f"{metric} {number(ended.value)}, stopped early",
+            "diverged": "diverged",
+            "failed": f"failed: {ended.message}",
+        }[ended.state]
+        console.print(f"[{done}/{total}] {ended.label}: {what}", markup=False, highlight=False, soft_wrap=True)
+
+    return tell
+
+
+def _silent(ended: Ended) -> None:
+    return None

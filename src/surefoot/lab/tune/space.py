@@ -1,0 +1,227 @@
+"""What is tried: ranges such as `1e-6:1`, grids such as `1e-4,1e-3,1e-2`, and the settings they make."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from surefoot._extras import require
+
+#: So many first settings of a range cover it evenly (Sobol points); the sampler learns from them.
+STARTUP = 10
+#: A best value within this share of a range's end lies on its edge.
+EDGE = 0.05
+#: Settings are rounded to so many digits, so that what is reported is what was run.
+DIGITS = 3
+#: What is tried when nothing is said.
+DEFAULT_SPACE = {"eta": "1e-6:1", "lr": "1e-4:1e-2"}
+
+
+@dataclass(frozen=True)
+class Range:
+    """From `low` to `high`, on a logarithmic scale."""
+
+    low: float
+    high: float
+
+    def at(self, place: float) -> float:
+        """The value at a place between 0 and 1."""
+        value = math.exp(math.log(self.low) + place * (math.log(self.high) - math.log(self.low)))
+        return self.rounded(value)
+
+    def rounded(self, value: float) -> float:
+        return min(max(float(f"{value:.{DIGITS}g}"), self.low), self.high)
+
+    def on_edge(self, value: float) -> bool:
+        place = math.log(value / self.low) / math.log(self.high / self.low)
+        return not EDGE < place < 1 - EDGE
+
+    def __str__(self) -> str:
+        return f"{self.low:g}:{self.high:g}"
+
+
+@dataclass(frozen=True)
+class Grid:
+    """These values and no others."""
+
+    values: tuple[Any, ...]
+
+    @property
+    def numeric(self) -> bool:
+        return all(isinstance(value, int | float) and not isinstance(value, bool) for value in self.values)
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        return float(min(self.values)), float(max(self.values))
+
+    def at(self, place: float) -> Any:
+        return self.values[min(int(place * len(self.values)), len(self.values) - 1)]
+
+    def on_edge(self, value: Any) -> bool:
+        return self.numeric and len(self.values) > 1 and not self.ends[0] < value < self.ends[1]
+
+    def __str__(self) -> str:
+        return ",".join(f"{value:g}" if isinstance(value, float) else str(value) for value in self.values)
+
+
+def parse_values(name: str, text: str) -> Range | Grid:
+    """Read what an option may be.
+
+    >>> parse_values("eta", "1e-6:1"), parse_values("lr", "1e-4,1e-3")
+    (Range(low=1e-06, high=1.0), Grid(values=(0.0001, 0.001)))
+    """
+    try:
+        if ":" in text:
+            low, high = (float(part) for part in text.split(":"))
+            if not 0 < low < high < math.inf:
+                raise ValueError
+            return Range(low, high)
+        values = tuple(_value(part) for part in text.split(",") if part.strip())
+    except ValueError:
+        values = ()
+    if not values:
+        raise ValueError(
+            f"cannot read {name}={text!r}; give a range from low to high above zero, like {name}=1e-6:1, "
+            f"or values, like {name}=1e-4,1e-3,1e-2"
+        )
+    if len(set(values)) < len(values):
+        raise ValueError(f"{name}={text!r} names a value twice; give each once")
+    return Grid(values)
+
+
+def read_options(named: Mapping[str, str | None], others: Sequence[str]) -> dict[str, str]:
+    """The options of a command: those with a flag of their own, and `name=values`.
+
+    >>> read_options({"eta": None, "lr": "1e-4:1"}, ["weight_decay=0,1e-4"])
+    {'lr': '1e-4:1', 'weight_decay': '0,1e-4'}
+    """
+    options = {name: text for name, text in named.items() if text is not None}
+    for one in others:
+        name, sign, text = one.partition("=")
+        if not sign or name.strip() in options:
+            raise ValueError(f"cannot read --space {one!r}; write it like weight_decay=1e-6:1e-2, each option once")
+        options[name.strip()] = text
+    return options
+
+
+def _value(text: str) -> Any:
+    try:
+        value = ast.literal_eval(text.strip())
+    except (ValueError, SyntaxError):
+        return text.strip()  # a bare word, such as paper or cosine
+    return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+@dataclass(frozen=True)
+class Space:
+    """The options of one optimizer that are tried, and its settings by number.
+
+    A setting has a number (its slot), and the slot alone decides it, or leaves it to the sampler: so any process
+    can put missing slots into a study, and no setting is tried twice.
+
+    >>> space = Space({"eta": Grid((0.1, 0.2)), "lr": Grid((0.01, 0.02))})
+    >>> [space.setting(slot) for slot in (0, 3, 4)]
+    [{'eta': 0.1, 'lr': 0.01}, {'eta': 0.2, 'lr': 0.02}, {}]
+    """
+
+    options: Mapping[str, Range | Grid]
+
+    @property
+    def points(self) -> list[dict[str, Any]]:
+        """Every setting of a grid, in order; empty when there is a range."""
+        if not self.is_grid:
+            return []
+        values = [option.values for option in self.options.values() if isinstance(option, Grid)]
+        return [dict(zip(self.options, combination)) for combination in itertools.product(*values)]
+
+    @property
+    def is_grid(self) -> bool:
+        return all(isinstance(option, Grid) for option in self.options.values())
+
+    @property
+    def bounded(self) -> bool:
+        """Whether there is nothing to try beyond the grid's points, not even between them."""
+        return self.is_grid and not any(
+            isinstance(option, Grid) and option.numeric and option.ends[0] < option.ends[1]
+            for option in self.options.values()
+        )
+
+    def setting(self, slot: int) -> dict[str, Any]:
+        """The setting of a slot; empty when the sampler chooses it."""
+        if self.is_grid:
+            points = self.points
+            return points[slot] if slot < len(points) else {}
+        if slot >= STARTUP:
+            return {}
+        qmc = require("scipy.stats.qmc", extra="lab")
+        places = qmc.Sobol(len(self.options), scramble=True, rng=0).random_base2(math.ceil(math.log2(STARTUP)))
+        return {name: option.at(float(place)) for (name, option), place in zip(self.options.items(), places[slot])}
+
+    def distributions(self) -> dict[str, Any]:
+        """The options as Optuna's distributions; between the points of a grid there is room for more settings."""
+        found = require("optuna.distributions", extra="tune")
+        made: dict[str, Any] = {}
+        for name, option in self.options.items():
+            if isinstance(option, Range):
+                made[name] = found.FloatDistribution(option.low, option.high, log=True)
+            elif self.is_grid and option.numeric:
+                low, high = option.ends
+                made[name] = found.FloatDistribution(low, high, log=low > 0)
+            else:
+                made[name] = found.CategoricalDistribution(option.values)
+        return made
+
+    def rounded(self, setting: Mapping[str, Any]) -> dict[str, Any]:
+        """A sampler's setting, as it is run and reported."""
+        result = dict(setting)
+        for name, value in setting.items():
+            option = self.options[name]
+            if isinstance(option, Range):
+                result[name] = option.rounded(value)
+            elif option.numeric and value not in option.values:
+                result[name] = float(f"{value:.{DIGITS}g}")
+        return result
+
+    def on_edge(self, setting: Mapping[str, Any]) -> list[str]:
+        """The options whose value lies on the edge of what was tried.
+
+        >>> Space({"lr": Range(1e-4, 1e-1)}).on_edge({"lr": 1.1e-4})
+        ['lr']
+        """
+        return [name for name, option in self.options.items() if option.on_edge(setting[name])]
+
+    def describe(self) -> dict[str, str]:
+        return {name: str(option) for name, option in self.options.items()}
+
+
+def budget_of(spaces: Mapping[str, Space], trials: int | None, default: int = 20) -> tuple[int, list[str]]:
+    """How many settings every optimizer gets, and what to say about it.
+
+    >>> grid = Space({"lr": Grid((0.1, 0.2, 0.3))})
+    >>> budget_of({"Adam": grid}, None)
+    (3, [])
+    """
+    notes: list[str] = []
+    largest = max(len(space.points) for space in spaces.values())
+    if trials is not None and trials < largest:
+        raise ValueError(f"the grid has {largest} points, more than --trials {trials}; give --trials {largest} or more")
+    if all(space.is_grid for space in spaces.values()):
+        if trials is not None and trials > largest:
+            notes.append(f"The grid has {largest} points; --trials {trials} is not needed.")
+        budget = largest
+    else:
+        budget = trials if trials is not None else max(default, largest)
+    for label, space in spaces.items():
+        short = len(space.points)
+        if space.is_grid and space.bounded and short < budget:
+            notes.append(f"{label} has only {short} settings to try, the others {budget}: its budget is smaller.")
+        elif space.is_grid and short < budget:
+            notes.append(
+                f"{label} has a grid of {short} points and a budget of {budget} settings: "
+                "the others are chosen between its points."
+            )
+    return budget, notes
