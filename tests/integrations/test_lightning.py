@@ -164,6 +164,12 @@ def test_bf16_and_clipping(accumulate):
     assert_same(module, trainer, by_hand(accumulate, clip=0.1, dtype=torch.bfloat16))
 
 
+def test_parameters_in_bf16():
+    trainer = fit(Module(), LossGathering(), precision="bf16-true", accumulate_grad_batches=2)
+    assert int(seen(trainer)[0]) == BATCHES // 2
+    assert 0 < float(seen(trainer)[1]) < 2
+
+
 @pytest.mark.parametrize("pass_loss", [True, False])
 def test_manual_optimization(pass_loss):
     module = Manual(pass_loss)
