@@ -53,13 +53,14 @@ $(BIN)/python:
 	       "name another one with: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV) || { echo "'$(PYTHON) -m venv' failed; on Debian or Ubuntu: apt install python3-venv" >&2; exit 1; }
 
-# The stamps are newer than what they were made from, so a second call installs nothing.
+# The stamps are newer than what they were made from, so a second call installs nothing. Python compiles a module when it
+# is first imported; doing it for all of them here would take half of the time of the install.
 $(VENV)/.lab: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "Installing Surefoot and its lab into $(VENV) (about a minute, once) ..."
-	$(PIP) install --quiet -c constraints.txt -e '.[lab]'
+	$(PIP) install --quiet --no-compile -c constraints.txt -e '.[lab]'
 	@touch $@
 
 $(VENV)/.test: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "Installing Surefoot with every extra into $(VENV) (a few minutes, once) ..."
-	$(PIP) install --quiet -c constraints.txt -e '.[test]'
+	$(PIP) install --quiet --no-compile -c constraints.txt -e '.[test]'
 	@touch $(VENV)/.lab $@
