@@ -38,8 +38,8 @@ class AdaMax(Engine):
         add_scaled(ops, averages, h, 1 - beta1)
         ops.mul_(largest, keep(beta2, proceed))
         sizes = ops.abs(h)
-        ops.add_(sizes, applied(group["eps"], proceed))
-        ops.maximum_(largest, sizes)
+        ops.add_(sizes, group["eps"])
+        ops.maximum_(largest, masked(sizes, proceed))
         # Before the first step that counts, the largest is 0 as well.
         move = masked(ops.div(averages, largest), proceed)
         add_scaled(ops, members.params, move, -applied(lr, proceed) / (1 - beta1**t))
