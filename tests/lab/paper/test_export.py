@@ -9,12 +9,14 @@ from pathlib import Path
 import pytest
 
 from surefoot.lab.paper.ablation import cnn_pieces, pieces
-from surefoot.lab.paper.cells import Replication
+from surefoot.lab.paper.archive import read_archive
+from surefoot.lab.paper.cells import Replication, cells_csv
 from surefoot.lab.paper.drawing import draw
-from surefoot.lab.paper.export import export
-from surefoot.lab.paper.pages import filled
+from surefoot.lab.paper.export import export, notes_on
+from surefoot.lab.paper.pages import filled, page_parts
 from surefoot.lab.paper.pictures import curve, gallery
 from surefoot.lab.paper.published import OPTIMIZERS, configurations
+from surefoot.lab.paper.scorecard import scorecard
 from surefoot.lab.paper.sections import paper_sections
 from surefoot.lab.paper.steps import NAME, read_steps, record, write_steps
 from surefoot.lab.store import Run
@@ -64,11 +66,12 @@ def every_run(paper_run: MakeRun, lr_runs: list[Run]) -> list[Run]:
 def test_only_what_was_run_is_drawn(lr_runs: list[Run]) -> None:
     drawn = gallery(Replication(lr_runs), {})
     assert [one.name for one in drawn.pictures] == ["surface", "lr-128"]
-    assert {"cnn", "dropout-adams", "eta-cnn", "step-size", "ablation-mlp", "ablation-cnn"} <= set(drawn.missing)
+    assert {"cnn", "dropout-adams", "eta-cnn", "step-size-mlp", "ablation-mlp", "ablation-cnn"} <= set(drawn.missing)
 
 
 def test_every_picture(every_run: list[Run]) -> None:
-    drawn = gallery(Replication(every_run), {"AdamS": [(0.5, 1.0), (1.0, 0.5)]})
+    steps = {f"{one.name}: AdamS": [(0.5, 1.0), (1.0, 0.5)] for one in (LR, MLP, CNN)}
+    drawn = gallery(Replication(every_run), steps)
     assert drawn.missing == []
     shapes = {one.name: (len(one.rows), len(one.rows[0])) for one in drawn.pictures}
     assert shapes["eta-cnn"] == (3, 3)
@@ -85,7 +88,7 @@ def test_every_picture(every_run: list[Run]) -> None:
     assert [list(line.x) for line in rates.rows[0][0].lines] == [[5e-4, 1e-3]] * 2
     figures = [figure for part in paper_sections(Replication(every_run), drawn)[2].sections for figure in part.figures]
     assert len(figures) == sum(len(row) for one in drawn.pictures for row in one.rows)
-    cosine = next(one for one in drawn.pictures if one.name == "step-size").rows[0][0].lines[-1]
+    cosine = next(one for one in drawn.pictures if one.name == "step-size-mlp").rows[0][0].lines[-1]
     assert (cosine.label, cosine.y[0], cosine.y[-1]) == ("cosine", 1.0, pytest.approx(0.0))
 
 
@@ -114,11 +117,11 @@ def test_curve_waits_for_nobody(paper_run: MakeRun) -> None:
 def test_the_same_from_the_archive_alone(lr_runs: list[Run], stored: Stored, tmp_path: Path) -> None:
     to = tmp_path / "results"
     folder = stored(tmp_path / "runs", lr_runs)
-    write_steps(folder / NAME, {"AdamS": [(0.5, 1.0), (1.0, 0.25)]})
+    write_steps(folder / NAME, {"LR 128: AdamS": [(0.5, 1.0), (1.0, 0.25)]})
     written = export(to, runs=folder)
     assert {path.relative_to(to).as_posix() for path in written} == {
         "runs.jsonl", "steps.csv", "cells.csv", "curves.csv", "scorecard.md", "ablation.md", "replication.html",
-        *(f"figures/{name}.{kind}" for name in ("surface", "lr-128", "step-size") for kind in ("png", "pdf")),
+        *(f"figures/{name}.{kind}" for name in ("surface", "lr-128", "step-size-lr") for kind in ("png", "pdf")),
     }  # fmt: skip
     texts = {path: path.read_bytes() for path in written if path.suffix != ".html"}
     page = (to / "replication.html").read_text()
@@ -172,3 +175,16 @@ def test_steps_are_recorded_once(mnist: Path, tmp_path: Path) -> None:
 
 def test_gallery_without_a_run() -> None:
     assert [one.name for one in gallery(Replication([]), {}).pictures] == ["surface"]
+
+
+def test_the_page_says_what_the_committed_runs_say() -> None:
+    """docs/replication.md is what an export would write from results/paper today."""
+    root = Path(__file__).parents[3]
+    page, results = root / "docs" / "replication.md", root / "results" / "paper"
+    replication = Replication(read_archive(results / "runs.jsonl"))
+    drawn = gallery(replication, read_steps(results / NAME))
+    text = page.read_text(encoding="utf-8")
+    assert text.count("<!-- begin: ") == text.count("<!-- end: ") > 10
+    assert filled(text, page_parts(replication, drawn, results / "figures", page)) == text
+    assert (results / "scorecard.md").read_text(encoding="utf-8") == scorecard(replication, notes_on(drawn))
+    assert (results / "cells.csv").read_text(encoding="utf-8") == cells_csv(replication)

@@ -54,7 +54,7 @@ def export(to: Path, *, runs: Path | None = None, page: Path | None = None) -> l
     sections = paper_sections(replication, drawn)
     written.append(write_report(found, to / REPORT, "The paper, replicated", sections))
     if page is not None:
-        fill(page, page_parts(replication, found))
+        fill(page, page_parts(replication, drawn, to / "figures", page))
         written.append(page)
     return written
 

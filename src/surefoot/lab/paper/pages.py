@@ -2,25 +2,40 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from surefoot.lab.paper.cells import Replication, cells
 from surefoot.lab.paper.claims import judge_all
+from surefoot.lab.paper.pictures import Gallery
 from surefoot.lab.paper.scorecard import claims_table, tally_table
 from surefoot.lab.paper.tables import ablation_text
-from surefoot.lab.store import Run, write_atomic
+from surefoot.lab.store import write_atomic
 
 
-def page_parts(replication: Replication, runs: Sequence[Run]) -> dict[str, str]:
-    """The parts that a page may ask for, by name."""
-    _, _, ablation = ablation_text(runs).partition("\n## ")
-    return {
+def page_parts(replication: Replication, drawn: Gallery, figures: Path, page: Path) -> dict[str, str]:
+    """The parts that a page may ask for, by name.
+
+    Args:
+        replication: our runs.
+        drawn: the figures there are.
+        figures: the folder they are in.
+        page: where the page is, for the links to them.
+    """
+    _, _, ablation = ablation_text(replication.runs).partition("\n## ")
+    parts = {
         "tally": tally_table(cells(replication)),
         "claims": claims_table(judge_all(replication)),
         "ablation": f"## {ablation}".replace("## ", "### ") if ablation else "Not run yet.\n",
     }
+    folder = Path(os.path.relpath(figures, page.parent)).as_posix()
+    for one in drawn.pictures:
+        parts[f"figure-{one.name}"] = f"![{one.title}]({folder}/{one.name}.png)\n\n*{one.title}. {one.caption}*\n"
+    for name in drawn.missing:
+        parts[f"figure-{name}"] = f"*(The figure `{name}` awaits its runs.)*\n"
+    return parts
 
 
 def fill(page: Path, parts: Mapping[str, str]) -> None:

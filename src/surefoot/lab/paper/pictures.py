@@ -70,7 +70,7 @@ def gallery(replication: Replication, steps: Mapping[str, Sequence[tuple[float, 
 
     Args:
         replication: our runs.
-        steps: the effective step size by epoch, for each optimizer (`surefoot.lab.paper.steps`).
+        steps: the effective step size by epoch, as `surefoot.lab.paper.steps` reads it.
     """
     by_name = {one.name: one for one in configurations()}
     plain, dropout = by_name["CNN 128"], by_name["CNN 128 with dropout"]
@@ -81,7 +81,8 @@ def gallery(replication: Replication, steps: Mapping[str, Sequence[tuple[float, 
     found["dropout-adams"] = dropout_against_adams(replication, plain, dropout)
     for model in ("lr", "mlp", "cnn"):
         found[f"eta-{model}"] = across_eta(replication, by_name[f"{model.upper()} 128"])
-    found["step-size"] = step_size(steps)
+    for model in ("lr", "mlp", "cnn"):
+        found[f"step-size-{model}"] = step_size(steps, by_name[f"{model.upper()} 128"])
     for model in ("lr", "mlp"):
         found[f"ablation-{model}"] = taken_apart(replication.runs, by_name[f"{model.upper()} 128"])
     found["ablation-cnn"] = across_rates(replication.runs, plain)
@@ -237,23 +238,24 @@ def across_rates(runs: Sequence[Run], one: Configuration) -> Picture | None:
     return Picture("ablation-cnn", title, [panels], "Mean over seeds, bands one standard deviation.")
 
 
-def step_size(steps: Mapping[str, Sequence[tuple[float, float]]]) -> Picture | None:
+def step_size(steps: Mapping[str, Sequence[tuple[float, float]]], one: Configuration) -> Picture | None:
     """The effective step size, a factor of lr, beside that of a cosine decay over the same training."""
-    if not steps:
+    own = {name.partition(": ")[2]: points for name, points in steps.items() if name.startswith(f"{one.name}: ")}
+    if not own:
         return None
-    end = max(points[-1][0] for points in steps.values())
+    end = max(points[-1][0] for points in own.values())
     lines = [
         Line(name, [x for x, _ in points], [y for _, y in points], colour=1 + k)
-        for k, (name, points) in enumerate(steps.items())
+        for k, (name, points) in enumerate(own.items())
     ]
     grid = [end * k / 200 for k in range(201)]
     lines.append(Line("cosine", grid, [0.5 * (1 + math.cos(math.pi * x / end)) for x in grid], dashed=True))
-    panel = Panel("factor of the step size", lines, y="factor of lr", log_y=False)
     caption = (
         "The mean of recent weights over the root mean square of past weights: what multiplies Adam's step when the "
         "gradient is weighted. Cosine decay reaches zero at the planned end; the weights know of no end."
     )
-    return Picture("step-size", "Effective step size, MLP 128", [[panel]], caption)
+    panel = Panel("factor of the step size", lines, y="factor of lr")
+    return Picture(f"step-size-{one.model}", f"Effective step size, {one.name}", [[panel]], caption)
 
 
 def surface() -> Picture:

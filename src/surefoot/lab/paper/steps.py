@@ -29,7 +29,7 @@ def ratios(weights: Sequence[float], betas: tuple[float, float] = (0.9, 0.999)) 
     """The factor of the step size at every step; 0 while every weight was zero.
 
     >>> [round(one, 3) for one in ratios([2.0, 2.0, 2.0])], [round(one, 3) for one in ratios([1.0, 0.1])]
-    ([1.0, 1.0, 1.0], [1.0, 0.74])
+    ([1.0, 1.0, 1.0], [1.0, 0.741])
     """
     mean = power = 0.0
     found = []
