@@ -155,6 +155,12 @@ def test_schedules_belong_to_one_length(paper_run: MakeRun) -> None:
     assert at_horizon(found["plain Adam"], 46) == []
 
 
+def test_one_run_per_seed_the_newest_numbers(paper_run: MakeRun) -> None:
+    plain = pieces(LR)["plain Adam"]
+    old, new = (piece_run(paper_run, LR, plain, 0, epochs=12, numerics=number) for number in (1, 2))
+    assert pieces_run([new, old], LR) == {"plain Adam": [new]}
+
+
 def test_tables_answer_from_the_runs(paper_run: MakeRun) -> None:
     final = {
         "plain Adam": 0.022,

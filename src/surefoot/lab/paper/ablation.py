@@ -190,7 +190,7 @@ def installed(some: Mapping[str, Piece]) -> list[Piece]:
 def pieces_run(runs: Sequence[Run], one: Configuration) -> dict[str, list[Run]]:
     """The runs of each piece of the ablation on LR or MLP, whichever comparison made them."""
     own = [run for run in runs if _is_on(run, one, None)]
-    found = {name: [run for run in own if piece.made(run)] for name, piece in pieces(one).items()}
+    found = {name: _one_per_seed([run for run in own if piece.made(run)]) for name, piece in pieces(one).items()}
     return {name: seeds for name, seeds in found.items() if seeds}
 
 
@@ -200,10 +200,19 @@ def rates_run(runs: Sequence[Run], one: Configuration) -> dict[str, dict[float, 
     found: dict[str, dict[float, list[Run]]] = {}
     for name, piece in cnn_pieces(one).items():
         for lr in RATES:
-            seeds = [run for run in own if piece.at(lr).made(run)]
+            seeds = _one_per_seed([run for run in own if piece.at(lr).made(run)])
             if seeds:
                 found.setdefault(name, {})[lr] = seeds
     return found
+
+
+def _one_per_seed(runs: Sequence[Run]) -> list[Run]:
+    """Of two runs of one seed (and length, with a schedule) the newer numbers count, then the longer run."""
+    found: dict[tuple[int, int], Run] = {}
+    for run in sorted(runs, key=lambda run: (run.config.get("numerics", 0), len(run.epochs))):
+        length = run.config["epochs"] if run.config["optimizer"].get("schedule") else 0
+        found[length, run.seed] = run
+    return [found[place] for place in sorted(found)]
 
 
 def _is_on(run: Run, one: Configuration, subset: int | None) -> bool:

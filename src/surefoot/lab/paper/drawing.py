@@ -49,6 +49,8 @@ def _draw_panel(axes: Axes, panel: Panel, labels: dict[str, Any], *, own: bool) 
         labels.setdefault(line.label, handle)
     axes.set(title=panel.title, xlabel=panel.x, ylabel=panel.y)
     ticker = require("matplotlib.ticker", extra="lab")
+    if panel.x == "epoch":
+        axes.xaxis.set_major_locator(ticker.MaxNLocator(6, integer=True))
     for axis, log in ((axes.xaxis, panel.log_x), (axes.yaxis, panel.log_y)):
         if log:
             (axes.set_xscale if axis is axes.xaxis else axes.set_yscale)("log")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from surefoot.lab.fields import value_at
 from surefoot.lab.paper.ablation import IMAGES, at_horizon, pieces_run, rates_run
@@ -209,9 +209,10 @@ def taken_apart(runs: Sequence[Run], one: Configuration) -> Picture | None:
         ]
         if len(lines) < 4:  # Adam and the whole method alone take nothing apart
             return None
-        rows.append(Panel(TITLES[metric], [line for line in lines if line], log_y=metric != "val_acc"))
+        bare = [replace(line, spread=()) for line in lines if line]  # a dozen bands would hide the lines
+        rows.append(Panel(TITLES[metric], bare, log_y=metric != "val_acc"))
     title = f"What does the work: pieces of the method, {one.name}, {horizon} epochs"
-    return Picture(f"ablation-{one.model}", title, [rows], "Lines: mean over seeds, bands one standard deviation.")
+    return Picture(f"ablation-{one.model}", title, [rows], "Lines: mean over seeds; their spread is in the table.")
 
 
 def across_rates(runs: Sequence[Run], one: Configuration) -> Picture | None:
