@@ -11,7 +11,7 @@ import pytest
 from surefoot.lab.paper.ablation import cnn_pieces, pieces
 from surefoot.lab.paper.archive import read_archive
 from surefoot.lab.paper.cells import Replication, cells_csv
-from surefoot.lab.paper.drawing import draw
+from surefoot.lab.paper.drawing import PALETTE, draw
 from surefoot.lab.paper.export import export, notes_on
 from surefoot.lab.paper.pages import filled, page_parts
 from surefoot.lab.paper.pictures import curve, gallery
@@ -101,6 +101,16 @@ def test_published_points_stand_on_the_curves_that_reach_them(lr_runs: list[Run]
     axes = draw(picture).axes
     assert [one.get_title() for one in axes] == ["training loss", "validation loss", "validation accuracy (%)"]
     assert axes[0].get_yscale() == "log"
+
+
+def test_legend_names_each_line_by_its_colour(every_run: list[Run]) -> None:
+    picture = next(one for one in gallery(Replication(every_run), {}).pictures if one.name == "cnn")
+    legend = draw(picture).axes[0].get_legend()
+    assert legend is not None
+    texts = [text.get_text() for text in legend.get_texts()]
+    shown = {name: line.get_color() for name, line in zip(texts, legend.legend_handles) if name != "published"}
+    names = ("Adam (n=1)", "AdamUCB 0.01 (n=1)", "AdamCB 5e-05 (n=1)", "AdamS 0.0001 (n=1)")
+    assert [shown[name] for name in names] == list(PALETTE[:4])
 
 
 def test_curve_waits_for_nobody(paper_run: MakeRun) -> None:

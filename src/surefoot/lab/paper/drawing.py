@@ -44,9 +44,11 @@ def draw(picture: Picture) -> Figure:
 
 
 def _draw_panel(axes: Axes, panel: Panel, labels: dict[str, Any], *, own: bool) -> None:
+    handles: dict[str, Any] = {}
     for line in panel.lines:
         handle = _draw_line(axes, line)
         labels.setdefault(line.label, handle)
+        handles.setdefault(line.label, handle)
     axes.set(title=panel.title, xlabel=panel.x, ylabel=panel.y)
     ticker = require("matplotlib.ticker", extra="lab")
     if panel.x == "epoch":
@@ -61,7 +63,6 @@ def _draw_panel(axes: Axes, panel: Panel, labels: dict[str, Any], *, own: bool) 
                 axis.set_major_locator(ticker.MaxNLocator(5))
     axes.grid(alpha=0.25, linewidth=0.5)
     if own:
-        handles = {line.label: handle for line, handle in zip(panel.lines, axes.lines) if not line.marks}
         axes.legend(handles.values(), handles.keys(), fontsize=6)
 
 
