@@ -7,6 +7,7 @@ a run that moved to another node goes on where its metrics end, whatever message
 from __future__ import annotations
 
 import os
+import socket
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
@@ -20,6 +21,8 @@ from surefoot.lab.store import StoreError, last_epoch, read_metrics
 
 #: How often the metrics files of running runs are looked at, in seconds.
 POLL_SECONDS = 0.25
+#: How long a cluster may take to answer at all, in seconds.
+CONNECT_SECONDS = 10.0
 #: The last task this Ray worker process loaded: many runs share it.
 _loaded: dict[str, Any] = {}
 
@@ -78,15 +81,23 @@ def _connect(address: str | None) -> tuple[Any, bool]:
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     if address is None and not os.environ.get("RAY_ADDRESS"):
         address, options["include_dashboard"] = "local", False
+    place = address or os.environ.get("RAY_ADDRESS", "")
     try:
+        _probe(place)
         ray.init(address=address, **options)
-    except (ConnectionError, RuntimeError) as error:
+    except (OSError, RuntimeError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ConnectionError(
-            f"cannot reach the Ray cluster at {address or os.environ.get('RAY_ADDRESS')}: {reason}; "
-            "check --address, or leave it out to use this machine"
+            f"cannot reach the Ray cluster at {place}: {reason}; check --address, or leave it out to use this machine"
         ) from error
     return ray, True
+
+
+def _probe(place: str) -> None:
+    """Raise OSError when nobody listens at host:port: Ray itself would go on trying for minutes."""
+    host, colon, port = place.removeprefix("ray://").rpartition(":")
+    if colon and port.isdigit():
+        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS).close()
 
 
 def _run_all(

@@ -90,7 +90,7 @@ class Studies:
                     direction="maximize" if plan.maximize else "minimize",
                     load_if_exists=True,
                 )
-                trials = study.get_trials(deepcopy=False)
+                trials = self._current(study, plan)
                 there = {_slot(one) for one in trials if one.state.name != "FAIL"}
                 for slot in range(plan.budget):
                     if slot not in there:
@@ -106,11 +106,10 @@ class Studies:
                 waiting = {}
                 elsewhere = False
                 for place, plan in enumerate(plans):
-                    study = self._load(plan)
-                    self._take_up_lost(study, plan)
-                    states = [one.state.name for one in study.get_trials(deepcopy=False)]
+                    trials = self._current(self._load(plan), plan)
+                    states = [one.state.name for one in trials]
                     if "WAITING" in states:
-                        waiting[len(states) - states.count("WAITING") - states.count("FAIL"), place] = plan, study
+                        waiting[len(states) - states.count("WAITING") - states.count("FAIL"), place] = plan, trials
                     ours = sum(one.plan is plan for one in taken)
                     elsewhere = elsewhere or states.count("RUNNING") > ours
                 if not waiting:
@@ -147,9 +146,8 @@ class Studies:
             pruner=pruner,
         )
 
-    def _ask(self, plan: Plan, study: Study, worker: str) -> Taken:
-        waiting = study.get_trials(deepcopy=False, states=(self._optuna.trial.TrialState.WAITING,))
-        slot = _slot(waiting[0])
+    def _ask(self, plan: Plan, trials: Sequence[FrozenTrial], worker: str) -> Taken:
+        slot = _slot(next(one for one in trials if one.state.name == "WAITING"))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             # Another seed for every slot, and the same one for a slot whoever takes it.
@@ -158,24 +156,27 @@ class Studies:
             trial = self._load(plan, sampler).ask(plan.space.distributions())
         trial.set_user_attr("worker", worker)
         options = plan.space.rounded(trial.params)
-        tried = [one.user_attrs.get("options") for one in study.get_trials(deepcopy=False) if _slot(one) != slot]
-        if options in tried:
+        if options in [one.user_attrs.get("options") for one in trials if _slot(one) != slot]:
             options = dict(trial.params)
         trial.set_user_attr("options", options)
         return Taken(plan, trial, slot, options)
 
-    def _take_up_lost(self, study: Study, plan: Plan) -> None:
-        """Give a trial whose worker died another chance with the same setting; its runs go on from checkpoints."""
-        states = self._optuna.trial.TrialState
-        for one in study.get_trials(deepcopy=False, states=(states.RUNNING,)):
-            worker = one.user_attrs.get("worker")  # none: it was killed right after it took the trial
-            if worker is not None and self.locks.is_alive(worker):
-                continue
-            study.tell(one.number, state=states.FAIL)
+    def _current(self, study: Study, plan: Plan) -> list[FrozenTrial]:
+        """The trials; one whose worker died gets another chance with its setting, its runs go on from checkpoints."""
+        trials = study.get_trials(deepcopy=False)
+        lost = []
+        for one in trials:
+            if one.state.name == "RUNNING":
+                worker = one.user_attrs.get("worker")  # none: it was killed right after it took the trial
+                if worker is None or not self.locks.is_alive(worker):
+                    lost.append(one)
+        for one in lost:
+            study.tell(one.number, state=self._optuna.trial.TrialState.FAIL)
             attempt = one.user_attrs.get("attempt", 1) + 1
             if attempt <= ATTEMPTS:
                 setting = one.params or plan.space.setting(_slot(one))
                 study.enqueue_trial(setting, user_attrs={"slot": _slot(one), "attempt": attempt})
+        return study.get_trials(deepcopy=False) if lost else trials
 
 
 def _slot(trial: FrozenTrial) -> int:

@@ -1,0 +1,171 @@
+"""Several worker processes on one list of trials: on SQLite, and on a real PostgreSQL server."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from surefoot.lab.store import read_metrics, read_runs
+from surefoot.lab.tune import tune
+
+optuna = pytest.importorskip("optuna", reason="Optuna is not installed; pip install 'surefoot[tune]'")
+
+TASK = """
+import os, time
+import torch
+from torch import nn
+from surefoot.lab import Task
+
+x = torch.randn(40, 4, generator=torch.Generator().manual_seed(0))
+y = (x.sum(1) > 0).long()
+
+def prepare(batch, generator):
+    if generator is not None:
+        time.sleep(float(os.environ.get("PAUSE", "0")))
+    return batch
+
+task = Task("mine", lambda: nn.Linear(4, 2), train=(x, y), valid=(x, y), batch_size=10, prepare=prepare)
+"""
+SPACE = {"eta": "1e-4,1e-2", "lr": "1e-3,1e-2,1e-1,1"}
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[str]:
+    """The URL of a PostgreSQL server on loopback, in a temporary folder."""
+    found = [shutil.which("initdb"), *sorted(map(str, Path("/usr/lib/postgresql").glob("*/bin/initdb")))]
+    initdb = next((Path(one) for one in reversed(found) if one), None)
+    if initdb is None:
+        sentence = "PostgreSQL is not installed here (apt install postgresql), so tuning on it is not tested"
+        if os.environ.get("CI") == "true":
+            pytest.fail(sentence)
+        pytest.skip(sentence)
+    # The server refuses to run as root, so that it cannot harm; Debian's package brings a user for it.
+    user = "postgres" if os.getuid() == 0 else pwd.getpwuid(os.getuid()).pw_name
+    options: dict[str, Any] = {"cwd": "/", "stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+    if os.getuid() == 0:
+        options |= {"user": user, "group": pwd.getpwnam(user).pw_gid, "extra_groups": []}
+    with tempfile.TemporaryDirectory(prefix="pg", dir="/tmp") as folder:  # a socket's path must be short
+        shutil.chown(folder, user)
+        data = f"{folder}/data"
+        subprocess.run(
+            [initdb, "-D", data, "-U", "tuner", "-A", "trust", "--no-sync", "-E", "UTF8"], check=True, **options
+        )
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        settings = ["-c", "listen_addresses=127.0.0.1", "-c", f"unix_socket_directories={folder}", "-c", "fsync=off"]
+        log = open(f"{folder}/log", "wb")  # noqa: SIM115 (open as long as the server)
+        server = subprocess.Popen(
+            [initdb.with_name("postgres"), "-D", data, "-p", str(port), *settings], **{**options, "stderr": log}
+        )
+        try:
+            ready = [initdb.with_name("pg_isready"), "-h", "127.0.0.1", "-p", str(port), "-q"]
+            deadline = time.monotonic() + 60
+            while subprocess.run(ready).returncode != 0:
+                if server.poll() is not None or time.monotonic() > deadline:
+                    pytest.fail(f"the PostgreSQL server did not start: {Path(folder, 'log').read_text()}")
+                time.sleep(0.1)
+            yield f"postgresql://tuner@127.0.0.1:{port}/postgres"
+        finally:
+            server.send_signal(signal.SIGINT)  # fast shutdown
+            server.wait(60)
+            log.close()
+
+
+@pytest.fixture
+def storage(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'list.db'}"
+    return str(request.getfixturevalue("postgres"))
+
+
+def trials(url: str) -> list[Any]:
+    """The trials as Optuna itself sees them."""
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    url = url.replace("postgresql://", "postgresql+psycopg://")
+    return optuna.load_study(study_name=None, storage=url).trials
+
+
+def until(condition: Callable[[], bool], what: str, process: subprocess.Popen[bytes], seconds: float = 120) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert process.poll() is None, f"the command ended before {what}"
+        assert time.monotonic() < deadline, f"waited too long for {what}"
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("storage", ["sqlite", "postgresql"], indirect=True)
+def test_workers_share_a_grid_and_take_up_what_a_killed_one_left(storage: str, tmp_path: Path) -> None:
+    path, out = tmp_path / "my_task.py", tmp_path / "runs"
+    path.write_text(TASK)
+    words = [
+        sys.executable,
+        "-c",
+        "from surefoot.cli import main; main()",
+        "tune",
+        str(path),
+        "-o",
+        "adams",
+        "--no-prune",
+        "-q",
+    ]
+    words += ["--seeds", "1", "--epochs", "3", "--storage", storage, "--out", str(out)]
+    for name, values in SPACE.items():
+        words += [f"--{name}", values]
+
+    def states() -> list[str]:
+        return [one.state.name for one in trials(storage)]
+
+    def trained() -> bool:
+        return any(read_metrics(one)[0] for one in out.rglob("metrics.jsonl"))
+
+    slow = subprocess.Popen(words, env={**os.environ, "PAUSE": "0.3"})
+    others = None
+    try:
+        until(trained, "its first epoch", slow)
+        slow.send_signal(signal.SIGSTOP)  # slow, but not dead: nobody may take its trial
+        assert states().count("RUNNING") == 1
+        others = subprocess.Popen([*words, "--jobs", "2"], stdout=subprocess.DEVNULL)
+        until(lambda: states().count("COMPLETE") == 7, "all trials but one", others)
+        time.sleep(1.0)  # time enough for a waiting worker to do something wrong
+        assert others.poll() is None
+        assert sorted(states()) == ["COMPLETE"] * 7 + ["RUNNING"]
+        slow.kill()
+        assert others.wait(120) == 0
+    finally:
+        for one in (slow, others):
+            if one is not None:
+                one.kill()
+                one.wait()
+
+    found = trials(storage)
+    done = [one for one in found if one.state.name == "COMPLETE"]
+    [lost] = [one for one in found if one.state.name != "COMPLETE"]
+    assert lost.state.name == "FAIL"
+    # every point once; the lost one is counted once, with its own setting
+    points = [(one.params["eta"], one.params["lr"]) for one in done]
+    assert sorted(points) == sorted((eta, lr) for eta in (1e-4, 1e-2) for lr in (1e-3, 1e-2, 1e-1, 1))
+    [again] = [one for one in done if one.user_attrs["slot"] == lost.user_attrs["slot"]]
+    assert again.params == lost.params
+    assert again.user_attrs["attempt"] == 2
+    assert len({one.user_attrs["worker"] for one in done}) == 2
+    assert len(read_runs(out)) == 8
+    # the same command has nothing left to do, and one undisturbed process finds the same, to the last bit
+    alone = tune(
+        str(path), ["adams"], space=SPACE, seeds=1, epochs=3, prune=False, out=tmp_path / "alone", progress=False
+    )
+    assert {one.user_attrs["slot"]: one.value for one in done} == {
+        one.slot: one.value for one in alone.studies[0].trials
+    }
