@@ -140,9 +140,7 @@ def size(count: float) -> str:
     return f"{count:+.0f} B"
 
 
-def tables(
-    measured: dict[str, dict[str, dict[str, float]]], shapes: dict[str, Shapes], facts: dict[str, Any]
-) -> str:
+def tables(measured: dict[str, dict[str, dict[str, float]]], shapes: dict[str, Shapes], facts: dict[str, Any]) -> str:
     """The ratios and the memory, as Markdown."""
 
     def heading(name: str) -> str:

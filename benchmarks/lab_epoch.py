@@ -1,0 +1,165 @@
+"""A lab epoch against a bare PyTorch loop and against the usual pipeline, and two workers against one: ratios.
+
+    python benchmarks/lab_epoch.py [--quick] [--tasks lr,mlp,cnn] [--save]
+
+With SUREFOOT_DATA set the data are MNIST and CIFAR-10, else random images of the same shapes. Everything a run does is
+timed: building the model, training, validating, writing metrics and the checkpoint. One thread per process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from interleave import caption, conditions, interleave, markdown, save
+from loops import bare, usual
+from torch import Tensor
+
+from surefoot import lab
+from surefoot.lab import data, find_task
+
+HERE = Path(__file__).parent
+BASELINE = "bare loop, Adam fused"
+
+#: By model: the named task, the data set, and how many training and validation images an epoch has (None: all).
+TASKS: dict[str, tuple[str, str, int | None, int | None]] = {
+    "lr": ("mnist-lr", "mnist", None, None),
+    "mlp": ("mnist-mlp", "mnist", None, None),
+    "cnn": ("cifar10-cnn", "cifar10", 6400, 1280),
+}
+
+
+def spec_of(model: str) -> str:
+    """The task by the name that workers can find it under."""
+    return TASKS[model][0] if os.environ.get("SUREFOOT_DATA") else f"{HERE / 'synthetic_tasks.py'}:{model}"
+
+
+def load(model: str, quick: bool) -> tuple[lab.Task, tuple[Tensor, Tensor]]:
+    """The task, and its raw images for the pipeline that prepares them one by one."""
+    _, name, size, valid_size = TASKS[model]
+    if quick:
+        size, valid_size = (1280, 256) if size else (6400, 1280)
+    task = find_task(spec_of(model), subset=size)
+    if valid_size:
+        task = dataclasses.replace(task, valid=(task.valid[0][:valid_size], task.valid[1][:valid_size]))
+    count = len(task.train[0])
+    if os.environ.get("SUREFOOT_DATA"):
+        found = data.load(name)
+        raw = (found.train_x[:count], found.train_y[:count])
+    else:
+        shape = (3, 32, 32) if model == "cnn" else (1, 28, 28)
+        raw = (torch.randint(256, (count, *shape), dtype=torch.uint8), task.train[1])
+    return task, raw
+
+
+def timed(work: Callable[[], Any]) -> Callable[[], float]:
+    """The same work, returning the seconds it took."""
+
+    def run() -> float:
+        start = time.perf_counter()
+        work()
+        return time.perf_counter() - start
+
+    return run
+
+
+def in_lab(task: str | lab.Task, optimizer: str, epochs: int, *, jobs: int = 1, seeds: int = 1, **options: Any) -> None:
+    """Runs in a folder of their own, so that nothing is found done."""
+    with tempfile.TemporaryDirectory() as out:
+        options |= {"seeds": seeds, "epochs": epochs, "jobs": jobs, "weight_decay": 1e-4, "progress": False}
+        found = lab.compare(task, [optimizer], out=out, **options)
+        if not found.ok:
+            raise RuntimeError(str(found.failures))
+
+
+def epochs_of(model: str, quick: bool) -> int:
+    return {"lr": 5, "mlp": 1, "cnn": 1}[model] if not quick else 1
+
+
+def compare_loops(model: str, quick: bool, rounds: int) -> dict[str, dict[str, float]]:
+    """Seconds of a whole run with each loop, in units of the bare one."""
+    task, raw = load(model, quick)
+    epochs = epochs_of(model, quick)
+    return interleave(
+        {
+            BASELINE: timed(lambda: bare(task, epochs)),
+            "the same again": timed(lambda: bare(task, epochs)),
+            "lab, Adam": timed(lambda: in_lab(task, "adam", epochs)),
+            "lab, AdamS": timed(lambda: in_lab(task, "adams", epochs)),
+            "usual pipeline": timed(lambda: usual(task, raw, augment=model == "cnn", epochs=epochs)),
+        },
+        rounds,
+    )
+
+
+def compare_workers(model: str, quick: bool, rounds: int) -> dict[str, dict[str, float]]:
+    """Seconds of the same runs with one process and with two."""
+    spec = spec_of(model)
+    epochs = (2 if quick else 30) if model == "lr" else (1 if quick else 4)
+    options = {"seeds": 4, "subset": 6400 if quick else None}
+    return interleave(
+        {
+            "one worker": timed(lambda: in_lab(spec, "adam", epochs, jobs=1, **options)),
+            "two workers": timed(lambda: in_lab(spec, "adam", epochs, jobs=2, **options)),
+        },
+        rounds,
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="small subsets, few rounds: shows that it works")
+    parser.add_argument("--tasks", default="lr,mlp,cnn", help="some of lr, mlp, cnn")
+    parser.add_argument("--rounds", type=int, help="default 5, quick 2")
+    parser.add_argument("--save", action="store_true", help="write benchmarks/results/lab_epoch.{json,md}")
+    args = parser.parse_args()
+    chosen = args.tasks.split(",")
+    if set(chosen) - set(TASKS):
+        parser.error(f"unknown task in {args.tasks!r}; take some of {', '.join(TASKS)}")
+    torch.set_num_threads(1)
+    os.environ["OMP_NUM_THREADS"] = "1"
+    rounds = args.rounds or (2 if args.quick else 5)
+    loops = {}
+    workers = {}
+    for model in chosen:
+        print(f"measuring {model} ...", flush=True)
+        loops[model] = compare_loops(model, args.quick, rounds)
+        if model != "cnn":
+            workers[model] = compare_workers(model, args.quick, min(rounds, 3))
+    facts = conditions() | {"data": "MNIST, CIFAR-10" if os.environ.get("SUREFOOT_DATA") else "random images"}
+    text = tables(loops, workers, facts)
+    print(f"\n{text}")
+    if args.save:
+        save("lab_epoch", facts, {"loops": loops, "workers": workers}, text)
+
+
+def tables(loops: dict[str, Any], workers: dict[str, Any], facts: dict[str, Any]) -> str:
+    """Ratios and speed-ups, as Markdown."""
+
+    def cell(one: dict[str, float]) -> str:
+        return f"{one['ratio']:.2f} [{one['quartile_1']:.2f}, {one['quartile_3']:.2f}]"
+
+    names = list(next(iter(loops.values())))
+    rows = [[name, *(cell(measured[name]) for measured in loops.values())] for name in names]
+    unit = ", ".join(f"{model} {measured[BASELINE]['milliseconds'] / 1e3:.2f} s" for model, measured in loops.items())
+    rounds = int(next(iter(loops.values()))[BASELINE]["rounds"])
+    parts = [
+        f"Time of a run / time of the {BASELINE}: median of {rounds} interleaved rounds [quartiles].",
+        markdown(["loop", *loops], rows),
+        f"1.00 is: {unit}.",
+    ]
+    if workers:
+        speed = [[model, f"{1 / one['two workers']['ratio']:.2f}"] for model, one in workers.items()]
+        parts += ["Throughput of two workers / one, starting them included:", markdown(["task", "speed-up"], speed)]
+    return "\n\n".join([*parts, f"{caption(facts)}; {facts['data']}"])
+
+
+if __name__ == "__main__":
+    main()

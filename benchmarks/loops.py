@@ -1,0 +1,102 @@
+"""The two training loops that a lab epoch is compared with: a bare one on tensors in memory, and the usual pipeline."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, Dataset
+
+from surefoot.lab import Task
+
+
+def bare(task: Task, epochs: int) -> float:
+    """What a careful person writes: data in memory, fused Adam, one pass over the validation set per epoch."""
+    torch.manual_seed(0)
+    model = task.model()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, weight_decay=1e-4, fused=True)
+    draw = torch.Generator().manual_seed(0)
+    (x, y), (valid_x, valid_y) = task.train, task.valid
+    if task.prepare is not None:
+        valid_x = task.prepare(valid_x, None)
+    valid_loss = 0.0
+    for _ in range(epochs):
+        total = 0.0
+        model.train()
+        for index in torch.randperm(len(x), generator=draw).split(task.batch_size):
+            batch, target = x.index_select(0, index), y.index_select(0, index)
+            if task.prepare is not None:
+                batch = task.prepare(batch, draw)
+            optimizer.zero_grad()
+            loss = task.loss(model(batch), target)
+            loss.backward()
+            optimizer.step()
+            total += loss.item() * len(index)
+        valid_loss = validated(model, zip(valid_x.split(1024), valid_y.split(1024)))
+    return valid_loss
+
+
+def usual(task: Task, images: tuple[Tensor, Tensor], augment: bool, epochs: int) -> float:
+    """What tutorials show: a DataLoader with two workers, transforms image by image, `.item()` at every step."""
+    torch.manual_seed(0)
+    model = task.model()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, weight_decay=1e-4)
+    mean, std = images[0].float().mean().item() / 255, images[0].float().std().item() / 255
+    keep: dict[str, Any] = {"num_workers": 2, "persistent_workers": True}
+    train = DataLoader(ImageByImage(*images, mean, std, augment), batch_size=task.batch_size, shuffle=True, **keep)
+    valid = DataLoader(ImageByImage(*_raw(task.valid, images), mean, std), batch_size=1024, **keep)
+    valid_loss = 0.0
+    for _ in range(epochs):
+        model.train()
+        running = correct = 0.0
+        for batch, target in train:
+            optimizer.zero_grad()
+            outputs = model(batch)
+            loss = task.loss(outputs, target)
+            loss.backward()
+            optimizer.step()
+            running += loss.item() * len(target)
+            correct += (outputs.argmax(1) == target).sum().item()
+        valid_loss = validated(model, valid)
+    return valid_loss
+
+
+def validated(model: torch.nn.Module, batches: Any) -> float:
+    """Mean loss (and accuracy, which is thrown away) over validation batches."""
+    model.eval()
+    total, correct, count = 0.0, 0, 0
+    with torch.inference_mode():
+        for batch, target in batches:
+            outputs = model(batch)
+            total += F.cross_entropy(outputs, target).item() * len(target)
+            correct += int((outputs.argmax(1) == target).sum())
+            count += len(target)
+    return total / count
+
+
+def _raw(valid: tuple[Tensor, Tensor], images: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    """As many raw images as there are prepared ones to validate on; which ones does not matter for time."""
+    count = len(valid[0])
+    return images[0][:count], images[1][:count]
+
+
+class ImageByImage(Dataset[tuple[Tensor, Tensor]]):
+    """One image at a time: to float, perhaps a random crop and flip, normalised."""
+
+    def __init__(self, images: Tensor, labels: Tensor, mean: float, std: float, augment: bool = False) -> None:
+        self.images, self.labels, self.mean, self.std, self.augment = images, labels, mean, std, augment
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        image = self.images[index]
+        if self.augment:
+            framed = F.pad(image, (4, 4, 4, 4))
+            down, right = torch.randint(9, (2,)).tolist()
+            image = framed[:, down : down + image.shape[1], right : right + image.shape[2]]
+            if torch.rand(()) < 0.5:
+                image = image.flip(-1)
+        return image.float().div(255).sub(self.mean).div(self.std), self.labels[index]
