@@ -30,7 +30,7 @@ def _machine() -> dict[str, Any]:
         "surefoot": surefoot.__version__,
         "torch": torch.__version__,
         "python": platform.python_version(),
-        "platform": platform.platform(),
+        "platform": f"{platform.system()} {platform.machine()}",  # no kernel or host names
         "cpu": _cpu(),
         "commit": _commit(),
     }
