@@ -263,6 +263,12 @@ def test_a_server_that_is_not_there(tiny_task: MakeTask, tmp_path: Path) -> None
         search(tiny_task(), ["adam"], tmp_path, space={"lr": "0.1"}, storage="postgresql://u:secret@127.0.0.1:9/db")
 
 
+def test_a_storage_that_cannot_be_read(tiny_task: MakeTask, tmp_path: Path) -> None:
+    (tmp_path / "tune.db").write_text("this is no database, but long enough to be taken for one" * 100)
+    with pytest.raises(ConnectionError, match=r"the storage of the trials failed .*; run the same command again"):
+        search(tiny_task(), ["adam"], tmp_path, space={"lr": "0.1"})
+
+
 def test_a_missing_package_is_named(tiny_task: MakeTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(ImportError, match=r"pip install 'surefoot\[tune\]'"):

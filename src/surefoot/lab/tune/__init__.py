@@ -23,7 +23,7 @@ from surefoot.lab.tasks import Task
 from surefoot.lab.tune.objective import Ended, rungs_of
 from surefoot.lab.tune.result import StudyResult, TrialResult, Tuning, compare_command, read_study
 from surefoot.lab.tune.space import DEFAULT_SPACE, Grid, Range, Space, budget_of, parse_values
-from surefoot.lab.tune.study import Plan, Studies
+from surefoot.lab.tune.study import Plan, Studies, storage_errors
 from surefoot.lab.tune.worker import Job, in_processes, work
 from surefoot.lab.verdicts import number
 
@@ -100,15 +100,17 @@ def tune(
     if storage is None:
         out.mkdir(parents=True, exist_ok=True)
         storage = f"sqlite:///{out / 'tune.db'}"
-    studies = Studies(storage)
-    studies.fill(plans)
     job = Job(setup.source, plans, storage, out, jobs, threads, device)
-    on_end = _teller(studies, plans) if progress else _silent
-    if executor is not None or jobs == 1:
-        work(replace(job, source=replace(setup.source, task=setup.task)), on_end, executor=executor, studies=studies)
-    else:
-        in_processes(job, on_end)
-    found = [read_study(studies, plan) for plan in plans]
+    with storage_errors():
+        studies = Studies(storage)
+        studies.fill(plans)
+        on_end = _teller(studies, plans) if progress else _silent
+        if executor is not None or jobs == 1:
+            here = replace(job, source=replace(setup.source, task=setup.task))
+            work(here, on_end, executor=executor, studies=studies)
+        else:
+            in_processes(job, on_end)
+        found = [read_study(studies, plan) for plan in plans]
     flags: dict[str, Any] = {
         "weight_decay": weight_decay,
         "out": out,

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -177,6 +178,20 @@ class Studies:
                 setting = one.params or plan.space.setting(_slot(one))
                 study.enqueue_trial(setting, user_attrs={"slot": _slot(one), "attempt": attempt})
         return study.get_trials(deepcopy=False) if lost else trials
+
+
+@contextmanager
+def storage_errors() -> Iterator[None]:
+    """Say in one sentence that the storage failed, whichever package noticed."""
+    optuna, sqlalchemy = require("optuna", extra="tune"), require("sqlalchemy.exc", extra="tune")
+    try:
+        yield
+    except (optuna.exceptions.StorageInternalError, sqlalchemy.SQLAlchemyError) as error:
+        reason = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
+        raise ConnectionError(
+            f"the storage of the trials failed ({reason}); run the same command again when it is there: "
+            "what was computed is kept"
+        ) from error
 
 
 def _slot(trial: FrozenTrial) -> int:

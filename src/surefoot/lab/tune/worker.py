@@ -18,7 +18,7 @@ from surefoot._extras import require
 from surefoot.lab.compare import Setup
 from surefoot.lab.executors import Executor, Report, RunRequest, TaskSource, _ignoring_interrupts, in_process
 from surefoot.lab.tune.objective import Ended, evaluate
-from surefoot.lab.tune.study import Plan, Studies
+from surefoot.lab.tune.study import Plan, Studies, storage_errors
 
 #: How often a worker without a trial looks whether one that others compute has been lost, in seconds.
 WAIT_SECONDS = 0.5
@@ -174,7 +174,8 @@ def main() -> None:
         told.flush()
 
     try:
-        work(job, lambda ended: tell(asdict(ended)))
+        with storage_errors():
+            work(job, lambda ended: tell(asdict(ended)))
     except (ValueError, ImportError, OSError, RuntimeError) as error:
         if os.environ.get("SUREFOOT_DEBUG"):
             raise
