@@ -25,6 +25,8 @@ POLL_SECONDS = 0.25
 CONNECT_SECONDS = 10.0
 #: The last task this Ray worker process loaded: many runs share it.
 _loaded: dict[str, Any] = {}
+#: The cluster that this process was connected to by us, under "to".
+_connected: dict[str, str] = {}
 
 
 def make_executor(
@@ -49,12 +51,7 @@ def make_executor(
     def on_ray(source: TaskSource, requests: Sequence[RunRequest], report: Report) -> None:
         if not requests:
             return
-        ray, ours = _connect(address)
-        try:
-            _run_all(ray, source, requests, report, cpus, gpus, retries)
-        finally:
-            if ours:
-                ray.shutdown()
+        _run_all(_connect(address), source, requests, report, cpus, gpus, retries)
 
     return on_ray
 
@@ -72,25 +69,28 @@ def needs(config: dict[str, Any], cpus: float | None = None, gpus: float | None 
     }
 
 
-def _connect(address: str | None) -> tuple[Any, bool]:
-    """Ray, connected, and whether it was us who connected it."""
+def _connect(address: str | None) -> Any:
+    """Ray, connected; it stays so for the next call and ends with this process."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     ray = require("ray", extra="ray")
+    place = address or os.environ.get("RAY_ADDRESS", "local")
     if ray.is_initialized():
-        return ray, False
+        if address is None or _connected.get("to", place) == place:  # by the user, or by us to the same cluster
+            return ray
+        ray.shutdown()
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
-    if address is None and not os.environ.get("RAY_ADDRESS"):
-        address, options["include_dashboard"] = "local", False
-    place = address or os.environ.get("RAY_ADDRESS", "")
+    if place == "local":
+        options["include_dashboard"] = False
     try:
         _probe(place)
-        ray.init(address=address, **options)
+        ray.init(address=place, **options)
     except (OSError, RuntimeError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ConnectionError(
             f"cannot reach the Ray cluster at {place}: {reason}; check --address, or leave it out to use this machine"
         ) from error
-    return ray, True
+    _connected["to"] = place
+    return ray
 
 
 def _probe(place: str) -> None:
