@@ -44,6 +44,8 @@ class Progress:
             self.last[event.index] = event.row
             self.done[event.index] = event.row["epoch"] - first_epoch(self.requests[event.index])
             self._trained += 1
+            if self._trained == 1:  # the speed is taken from here on: before, workers started and data were read
+                self._began = time.monotonic()
         if event.kind in ("done", "failed"):
             self.ended.add(event.index)
             self.done[event.index] = self.epochs(event.index)
@@ -62,11 +64,11 @@ class Progress:
         return sum(self.epochs(request.index) for request in self.requests)
 
     def time_left(self) -> str:
-        """Time left at the speed so far; empty before the first epoch."""
+        """Time left at the speed so far; empty until two epochs tell it."""
         left = self.total - sum(self.done.values())
-        if not self._trained or not left:
+        if self._trained < 2 or not left:
             return ""
-        return f"{duration((time.monotonic() - self._began) / self._trained * left)} left"
+        return f"{duration((time.monotonic() - self._began) / (self._trained - 1) * left)} left"
 
     def name(self, index: int) -> str:
         config = self.requests[index].config
