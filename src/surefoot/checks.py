@@ -107,12 +107,13 @@ def choose_path(group: dict[str, Any], engine: Engine, members: Members) -> str:
     if group["differentiable"]:
         return "forloop"
     p = members.params[0]
-    fused = group["fused"]
-    if fused is None and group["foreach"] is None and engine.has_fused:
-        # A compiler fuses the plain operations itself; the ready-made kernel would be a wall in its graph.
-        fused = _has_fused_kernels(p.device.type) and not torch.compiler.is_compiling()
-    if fused and members.aligned():
-        return "fused"
+    # A compiler fuses the plain operations itself; the ready-made kernel would be a wall in its graph.
+    if not torch.compiler.is_compiling():
+        fused = group["fused"]
+        if fused is None and group["foreach"] is None and engine.has_fused:
+            fused = _has_fused_kernels(p.device.type)
+        if fused and members.aligned():
+            return "fused"
     if group["foreach"] is not None:
         return "foreach" if group["foreach"] else "forloop"
     return "foreach" if p.device.type in ("cpu", "meta", *_get_foreach_kernels_supported_devices()) else "forloop"

@@ -101,7 +101,8 @@ def standard_normal_tensor(seed: int, step: Tensor, group: int = 0) -> Tensor:
     >>> float(standard_normal_tensor(0, torch.tensor(7.0))) == standard_normal(0, 7)
     True
     """
-    radius, angle = bits(step.long() & MASK, keys(seed, group))
+    # Without the cache, which compilers warn about: they compute the keys once anyway.
+    radius, angle = bits(step.long() & MASK, keys.__wrapped__(seed, group))
     if step.device.type == "mps":
         radius, angle = radius.float(), angle.float()
     else:

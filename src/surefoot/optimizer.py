@@ -141,7 +141,8 @@ class LossAware(TakesLoss):
         return [(members, checks.choose_path(group, self.engine, members)) for members in every]
 
     def _step_on_device(self, index: int, group: dict[str, Any], loss: Number, fine: bool | Tensor) -> None:
-        self._rosters[index] = None  # state is about to change its place or units
+        if self._rosters.get(index) is not None:
+            self._rosters[index] = None  # state is about to change its place or units
         home = loss.device if isinstance(loss, Tensor) else group["seen"].device
         dtype = wide(home)
         if group["seen"].device != home or group["seen"].dtype != dtype:

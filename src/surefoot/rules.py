@@ -113,6 +113,9 @@ def _ei(seen: Seen, eta: float, noise: Number) -> Lean:
 def _cvar(seen: Seen, eta: float, noise: Number) -> Lean:
     if eta == 0:  # nothing is left out: the mean itself
         return 0.0, 1.0
+    if torch.compiler.is_compiling():  # a graph cannot look into the standard library
+        quantile = torch.special.ndtri(torch.full_like(seen.mean, eta))
+        return torch.exp(-0.5 * quantile**2) / (math.sqrt(2 * math.pi) * (1 - eta)), 1.0
     normal = NormalDist()
     return normal.pdf(normal.inv_cdf(eta)) / (1 - eta), 1.0
 

@@ -60,5 +60,6 @@ class NAdam(Engine):
 
 def _multiply_in(product: Tensor, mu: Number, proceed: Number) -> Number:
     """Take mu into the shared running product and return it (0 where the step is skipped: it may still be 1)."""
-    product.mul_(keep(mu, proceed))
+    # Through a view: torch.compile (2.13) loses what is written in place into a float64 scalar itself.
+    product.view(1).mul_(keep(mu, proceed))
     return applied(product, proceed) if isinstance(proceed, Tensor) else product.item()
