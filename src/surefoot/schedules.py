@@ -26,19 +26,24 @@ class EtaSchedule:
         self, optimizer: Optimizer, factor: Callable[[int], float] | Sequence[Callable[[int], float]]
     ) -> None:
         groups = optimizer.param_groups
-        if not all("eta" in group for group in groups):
+        if not hasattr(optimizer, "rule") or not all("eta" in group for group in groups):
             raise TypeError(f"{type(optimizer).__name__} has no eta to schedule; use a Surefoot optimizer")
-        self.optimizer = optimizer
+        self.optimizer: Any = optimizer
         self.factors = [factor] * len(groups) if callable(factor) else list(factor)
         if len(self.factors) != len(groups):
-            raise ValueError(f"{len(self.factors)} factors for {len(groups)} parameter groups; give one, or one per group")
+            raise ValueError(
+                f"{len(self.factors)} factors for {len(groups)} parameter groups; give one, or one per group"
+            )
         self.initial = [group["eta"] for group in groups]
         self.last_step = 0
         self._apply()
 
     def _apply(self) -> None:
-        for group, eta, factor in zip(self.optimizer.param_groups, self.initial, self.factors):
-            group["eta"] = eta * factor(self.last_step)
+        etas = [eta * factor(self.last_step) for eta, factor in zip(self.initial, self.factors)]
+        for eta in etas:
+            self.optimizer.rule.check(eta)
+        for group, eta in zip(self.optimizer.param_groups, etas):
+            group["eta"] = eta
 
     def step(self) -> None:
         """Move on by one step and set every group's eta."""
