@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import pwd
 import shutil
@@ -91,11 +92,15 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return str(request.getfixturevalue("postgres"))
 
 
+@functools.cache
+def opened(url: str) -> Any:
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    return optuna.storages.RDBStorage(url.replace("postgresql://", "postgresql+psycopg://"))
+
+
 def trials(url: str) -> list[Any]:
     """The trials as Optuna itself sees them."""
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    url = url.replace("postgresql://", "postgresql+psycopg://")
-    return optuna.load_study(study_name=None, storage=url).trials
+    return optuna.load_study(study_name=None, storage=opened(url)).trials
 
 
 def until(condition: Callable[[], bool], what: str, process: subprocess.Popen[bytes], seconds: float = 120) -> None:
@@ -103,7 +108,7 @@ def until(condition: Callable[[], bool], what: str, process: subprocess.Popen[by
     while not condition():
         assert process.poll() is None, f"the command ended before {what}"
         assert time.monotonic() < deadline, f"waited too long for {what}"
-        time.sleep(0.05)
+        time.sleep(0.2)
 
 
 @pytest.mark.parametrize("storage", ["sqlite", "postgresql"], indirect=True)
@@ -131,7 +136,7 @@ def test_workers_share_a_grid_and_take_up_what_a_killed_one_left(storage: str, t
     def trained() -> bool:
         return any(read_metrics(one)[0] for one in out.rglob("metrics.jsonl"))
 
-    slow = subprocess.Popen(words, env={**os.environ, "PAUSE": "0.3"})
+    slow = subprocess.Popen(words, env={**os.environ, "PAUSE": "0.6"})
     others = None
     try:
         until(trained, "its first epoch", slow)
