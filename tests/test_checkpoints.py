@@ -260,6 +260,10 @@ def test_amsgrad_may_be_switched_on() -> None:
     optimizer.load_state_dict(saved)
     train((params, optimizer), HALF, STEPS)
     assert all(optimizer.state[p]["max_exp_avg_sq"].any() for p in params)
+    train(run, HALF, HALF + 1)  # or in the middle of a training, on the steady path
+    run[1].param_groups[0]["amsgrad"] = True
+    train(run, HALF + 1, STEPS)
+    assert all(run[1].state[p]["max_exp_avg_sq"].any() for p in run[1].param_groups[0]["params"])
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch.testing._internal import common_optimizers
 
-from surefoot import AdamS, AdamUCB, LossAware, MomentumUCB, NAdamUCB
+from surefoot import AdamS, AdamUCB, LossAware, LossWeighted, MomentumUCB, NAdamUCB
 from surefoot.named import OPTIMIZERS
 
 CLASSES = list(OPTIMIZERS.values())
@@ -67,6 +67,9 @@ def test_what_torch_refuses_is_refused(cls: type[LossAware]) -> None:
         ({"lr": math.nan}, "Invalid learning rate: nan"),
         ({"lr": math.inf}, "Invalid learning rate: inf"),
         ({"lr": torch.tensor(-1.0)}, "Invalid learning rate: -1.0"),
+        ({"lr": "fast"}, "Invalid learning rate: 'fast'; it must be a number, not str"),
+        ({"eta": "0.1"}, "Invalid eta value: '0.1'; it must be a number, not str"),
+        ({"weight_decay": None}, "Invalid weight_decay value: None; it must be a number, not NoneType"),
         ({"lr": torch.ones(2)}, "Tensor lr must be 1-element, but has shape (2,)"),
         ({"eps": -1e-8}, "Invalid eps value: -1e-08"),
         ({"eps": math.nan}, "Invalid eps value: nan"),
@@ -224,6 +227,18 @@ def test_what_is_not_a_loss(loss: Any, kind: type[Exception], message: str) -> N
     ):
         with pytest.raises(kind, match=re.escape(message)):
             hand_over()
+    assert everything(params, optimizer) == before
+
+
+@pytest.mark.parametrize("loss", [1.0, torch.tensor(1.0)])
+def test_a_loss_without_its_name_is_told_how_to_get_in(loss: Any) -> None:
+    params, optimizer = ready()
+    before = everything(params, optimizer)
+    wrapped = LossWeighted(torch.optim.SGD([torch.zeros(1)], lr=0.1))
+    for one in (optimizer, wrapped):
+        message = f"{type(one).__name__}.step() takes the loss by name, but got {type(loss).__name__}"
+        with pytest.raises(TypeError, match=re.escape(message) + r".*write step\(loss=loss\)"):
+            one.step(loss)
     assert everything(params, optimizer) == before
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import surefoot.reference
-from surefoot import AdamCB, AdamPI, AdamS, AdamUCB, LossAware, MomentumCB, MomentumS, MomentumUCB, NAdamUCB
+from surefoot import AdamCB, AdamPI, AdamS, AdamUCB, LossAware, Momentum, MomentumCB, MomentumS, MomentumUCB, NAdamUCB
 from surefoot.reference import Reference
 
 LOSSES = [2.3, 1.9, 2.6, 1.2, 1.4, 0.7, 0.9, 0.2]
@@ -135,6 +135,19 @@ def test_default_and_published_agree_where_they_do_not_differ() -> None:
             optimizer.step(loss=loss)
         ends.append(torch.cat([p.detach().flatten() for p in params]))
     torch.testing.assert_close(ends[0], ends[1], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("cls", [AdamUCB, AdamCB, Momentum])
+def test_confidence_is_told_in_the_same_terms(cls: type[LossAware]) -> None:
+    told = []
+    for reference in (True, False):
+        p = torch.zeros(2, requires_grad=True)
+        optimizer = cls([p], weighting="paper", reference=reference)
+        for loss in LOSSES:
+            p.grad = torch.ones(2)
+            optimizer.step(loss=loss)
+        told.append({name: float(value) for name, value in optimizer.confidence()[0].items()})
+    assert told[0] == pytest.approx(told[1], rel=1e-3)
 
 
 def test_a_tensor_that_sat_out_has_its_own_step_count() -> None:

@@ -53,8 +53,9 @@ def check_state(optimizer: LossAware, state_dict: dict[str, Any]) -> None:
             missing = [name for name in needed if state and state.get(name) is None]
             if missing:
                 raise ValueError(
-                    f"the checkpoint has no {', '.join(missing)} for parameter {key}, only {', '.join(map(str, state))}: "
-                    f"it is not one that {type(optimizer).__name__} can go on from; start without optimizer state instead"
+                    f"the checkpoint has no {', '.join(missing)} for parameter {key}, only "
+                    f"{', '.join(map(str, state))}: it is not one that {type(optimizer).__name__} can go on from; start "
+                    "without optimizer state instead"
                 )
 
 

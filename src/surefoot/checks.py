@@ -27,6 +27,8 @@ PUBLISHED_RULES = ("plain", "ucb", "cb", "s")
 
 def check_group(group: dict[str, Any], engine: Engine, rule: Rule) -> None:
     """Check the hyper-parameters of one parameter group."""
+    for name in ("lr", "eps", "weight_decay", "momentum", "momentum_decay", "loss_beta", "eta"):
+        _check_number(group, name)
     _check_lr(group)
     for name in ("eps", "weight_decay", "momentum_decay"):
         if name in group and not float(group[name]) >= 0.0:
@@ -53,6 +55,17 @@ def check_group(group: dict[str, Any], engine: Engine, rule: Rule) -> None:
     _check_paths(group, engine)
     if group["reference"]:
         _check_reference(group, engine, rule)
+
+
+def _check_number(group: dict[str, Any], name: str) -> None:
+    value = group.get(name, 0.0)
+    if isinstance(value, (int, float, Tensor)) or (name == "loss_beta" and value is None):
+        return
+    try:
+        math.fsum((value,))  # as float(), which would also read a string
+    except TypeError as error:
+        what = "learning rate" if name == "lr" else f"{name} value"
+        raise ValueError(f"Invalid {what}: {value!r}; it must be a number, not {type(value).__name__}") from error
 
 
 def _check_lr(group: dict[str, Any]) -> None:
@@ -84,8 +97,8 @@ def _check_reference(group: dict[str, Any], engine: Engine, rule: Rule) -> None:
         raise ValueError("reference=True follows the published recipe and needs weighting='paper'")
     if any(group.get(flag) for flag in ("fused", "foreach", "capturable", "differentiable", "amsgrad", "nesterov")):
         raise ValueError(
-            "reference=True is a plain slow loop: leave fused, foreach, capturable, differentiable, amsgrad and nesterov "
-            "out"
+            "reference=True is a plain slow loop: leave fused, foreach, capturable, differentiable, amsgrad and "
+            "nesterov out"
         )
 
 

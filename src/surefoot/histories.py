@@ -53,9 +53,7 @@ def prepare(
     return params, own
 
 
-def _in_order(
-    engine: Engine, group: dict[str, Any], p: Tensor, states: list[dict[str, Any]], on_device: bool
-) -> bool:
+def _in_order(engine: Engine, group: dict[str, Any], p: Tensor, states: list[dict[str, Any]], on_device: bool) -> bool:
     """Whether all share one history that is in place: the steady state of nearly every training run."""
     first = states[0]
     step = first["step"]
@@ -151,7 +149,9 @@ class Roster:
         """A roster, where one bucket holds every parameter as it is."""
         params = group["params"]
         alone = len(members) == 1 and all(map(operator.is_, members[0].params, params))
-        return cls(list(params), [states[p] for p in params]) if alone and len(members[0].params) == len(params) else None
+        if not alone or len(members[0].params) != len(params):
+            return None
+        return cls(list(params), [states[p] for p in params])
 
     def members(self, engine: Engine, group: dict[str, Any], states: States) -> Members | None:
         """What to update now, or None when something is not as it was."""
@@ -165,7 +165,10 @@ class Roster:
         ):
             return None
         first = self.states[0]
-        kept = [[state[name] for state in self.states] for name in engine.state_names(group)]
+        wanted = engine.state_names(group)
+        if not all(map(first.__contains__, wanted)):  # AMSGrad was switched on
+            return None
+        kept = [[state[name] for state in self.states] for name in wanted]
         return Members(params, grads, kept, first["step"], {name: first[name] for name in engine.scalars})  # type: ignore[arg-type]
 
 

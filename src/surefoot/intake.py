@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -42,6 +43,18 @@ class TakesLoss(Optimizer):
         The values are 0-d tensors where the statistics live; ``float()`` reads one.
         """
         return [described(group["seen"]) for group in self.param_groups]
+
+    def _evaluate(self, closure: Callable[[], Any] | None) -> Any:
+        """What the closure returns, computed with gradients; None without one."""
+        if closure is None:
+            return None
+        if not callable(closure):  # step(loss) is what everybody writes first
+            raise TypeError(
+                f"{type(self).__name__}.step() takes the loss by name, but got {type(closure).__name__} in place of "
+                "the closure; write step(loss=loss)"
+            )
+        with torch.enable_grad():
+            return closure()
 
     def _reading(self, loss: Any, returned: Any) -> Number | None:
         """The loss of this step, averaged over ranks: a float on the host or a tensor on its device."""

@@ -72,8 +72,9 @@ class LossAwareAdam(LossAware):
 class LossAwareMomentum(LossAware):
     """SGD with bias-corrected momentum (Algorithm 1): ``m = b*m + (1-b)*weight*g``, ``param -= lr * m / (1 - b**t)``.
 
-    Args as for LossAwareAdam, with ``momentum`` in place of betas and ``nesterov`` for the look ahead. The default weighting
-    is "unit": SGD does not cancel a common scale, and with "paper" the std of the loss acts as a learning-rate schedule.
+    Args as for LossAwareAdam, with ``momentum`` in place of betas and ``nesterov`` for the look ahead. The default
+    weighting is "unit": SGD does not cancel a common scale, and with "paper" the std of the loss acts as a
+    learning-rate schedule.
     """
 
     engine = engines.Momentum()
@@ -177,7 +178,7 @@ def _defaults(arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 class AdamUCB(LossAwareAdam):
-    """Upper confidence bounded Adam: minimizes mean + eta*std of the mini-batch loss; ``weight = std + eta*(loss - mean)``.
+    """Upper confidence bounded Adam on mean + eta*std of the mini-batch loss: ``weight = std + eta*(loss - mean)``.
 
     >>> import torch
     >>> model = torch.nn.Linear(3, 1)

@@ -21,8 +21,8 @@ from surefoot.rules import Rule, find_rule, weigh
 class LossAware(TakesLoss):
     """Rule x engine: what was seen of the loss gives the weight, the engine moves the parameters.
 
-    Subclasses set ``engine`` and ``rule``; their constructors say what may be set. The statistics of the loss live in the
-    parameter groups (key ``"seen"``), so every kind of checkpoint carries them.
+    Subclasses set ``engine`` and ``rule``; their constructors say what may be set. The statistics of the loss live in
+    the parameter groups (key ``"seen"``), so every kind of checkpoint carries them.
     """
 
     engine: ClassVar[Engine]
@@ -73,10 +73,7 @@ class LossAware(TakesLoss):
             closure: computes the loss and the gradients again, and returns the loss.
             loss: the loss whose gradients these are; wins over recorded losses, which win over the closure's value.
         """
-        returned = None
-        if closure is not None:
-            with torch.enable_grad():
-                returned = closure()
+        returned = self._evaluate(closure)
         reading = self._reading(loss, returned)
         if reading is None:
             checks.only_creates_state(self, closure)

@@ -12,8 +12,9 @@ from torch import Tensor
 from surefoot.moments import Number
 
 THREE_WAYS = (
-    "pass it as step(loss=loss), return it from the closure of step(closure), or hand over each micro-batch's loss with "
-    "record_loss(loss) before step() (inside Lightning, Transformers or Accelerate, surefoot.integrations does it for you)"
+    "pass it as step(loss=loss), return it from the closure of step(closure), or hand over each micro-batch's loss "
+    "with record_loss(loss) before step() (inside Lightning, Transformers or Accelerate, surefoot.integrations does it "
+    "for you)"
 )
 
 

@@ -97,13 +97,13 @@ def published_step(optimizer: LossAware, index: int, group: dict[str, Any], loss
         _update(engine.name, group, theta, weight * g, [column[0] for column in members.kept], members.step)
     flat = sigma == 0
     z = 0.0 if flat else (loss - mu) / sigma
-    tilt = 0.0 if flat or z == 0 else (weight / sigma - 1) / z
+    # The paper's scale is the std, for CB times abs(mu); the plain rule has none.
+    scale = {"plain": 0.0, "cb": sigma * abs(mu)}.get(optimizer.rule.name, sigma)
+    tilt = 0.0 if scale == 0 or z == 0 else (weight / scale - 1) / z
     return seen._replace(z=z, tilt=tilt, weight=weight)
 
 
-def _update(
-    engine: str, group: dict[str, Any], theta: Tensor, g: Tensor, kept: list[Tensor], step: Tensor
-) -> None:
+def _update(engine: str, group: dict[str, Any], theta: Tensor, g: Tensor, kept: list[Tensor], step: Tensor) -> None:
     lr, t = float(group["lr"]), int(step.item())
     if engine == "momentum":
         algorithm_1(theta, g, kept[0], t, lr, group["momentum"])
@@ -190,4 +190,3 @@ class Reference:
                     theta, g, self.m[i], self.v[i], self.t[i], self.lr, self.betas, self.eps, largest=self.largest[i]
                 )
         self.losses.append(loss)
-

@@ -138,10 +138,7 @@ class LossWeighted(TakesLoss):
             closure: computes the loss and the gradients again, and returns the loss. It is called once.
             loss: the loss whose gradients these are; wins over recorded losses, which win over the closure's value.
         """
-        returned = None
-        if closure is not None:
-            with torch.enable_grad():
-                returned = closure()
+        returned = self._evaluate(closure)
         reading = self._reading(loss, returned)
         if reading is None:
             checks.only_creates_state(self, closure)
@@ -323,6 +320,5 @@ def check_settings(*, weighting: str, loss_beta: float, seed: int, nonfinite: st
 
 def _refusal(who: str, what: str) -> str:
     return (
-        f"{who}: {what}, and nonfinite='raise' was asked for; nothing was changed "
-        "(nonfinite='skip' skips such steps)"
+        f"{who}: {what}, and nonfinite='raise' was asked for; nothing was changed (nonfinite='skip' skips such steps)"
     )

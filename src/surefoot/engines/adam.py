@@ -63,9 +63,7 @@ class Adam(Engine):
         _moments(members, h, ops, (decay1, sign * (1 - decay1)), (decay2, 1 - decay2))
         _move(members, group, ops, step_size, correction, power)
 
-    def _on_device(
-        self, members: Members, group: dict[str, Any], weight: Tensor, proceed: Tensor, path: str
-    ) -> None:
+    def _on_device(self, members: Members, group: dict[str, Any], weight: Tensor, proceed: Tensor, path: str) -> None:
         beta1, beta2 = betas_of(group)
         ops = ops_of(path)
         h = weighted(members, group, weight, proceed, ops)

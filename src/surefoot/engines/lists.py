@@ -1,7 +1,8 @@
 """The same few operations on lists of tensors, one kernel for all of them or one after the other.
 
 An engine's formula is written once against these names; ``Foreach`` hands the lists to torch's multi-tensor kernels,
-``ForLoop`` walks through them with ordinary operations, which autograd follows. A scalar may be a float or a 0-d tensor.
+``ForLoop`` walks through them with ordinary operations, which autograd follows. A scalar may be a float or a 0-d
+tensor.
 """
 
 from __future__ import annotations
