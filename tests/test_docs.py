@@ -115,7 +115,8 @@ def test_surefoot_commands_exist() -> None:
         try:
             known[name].make_context(name, rest)
         except Exception as error:
-            pytest.fail(f"{page}: `{' '.join(words)}`: {error}")
+            if type(error).__name__ != "MissingParameter":  # in a sentence the arguments may be left out
+                pytest.fail(f"{page}: `{' '.join(words)}`: {error}")
 
 
 def test_make_targets_exist() -> None:
