@@ -39,7 +39,7 @@ bench: $(VENV)/.test ## measure step time, a lab epoch and import time, as ratio
 
 pins: ## raise every version in constraints.txt to what an install finds today (torch stays)
 	torch=$$(grep '^torch==' constraints.txt) && rm -rf $(VENV) && $(MAKE) $(BIN)/python && \
-	$(PIP) install --quiet "$$torch" && $(PIP) install --quiet -e '.[test]' && \
+	$(PIP) install -qq "$$torch" && $(PIP) install -qq -e '.[test]' && \
 	sed -n '/^#/p' constraints.txt > constraints.new && \
 	$(PIP) freeze --exclude-editable | sed 's/+[^+]*$$//' >> constraints.new && mv constraints.new constraints.txt
 
@@ -51,16 +51,16 @@ $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "Surefoot needs Python 3.11 or newer, but '$(PYTHON)' is $$($(PYTHON) --version 2>&1 || echo missing);" \
 	       "name another one with: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
-	$(PYTHON) -m venv $(VENV) || { echo "'$(PYTHON) -m venv' failed; on Debian or Ubuntu: apt install python3-venv" >&2; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { echo "'$(PYTHON) -m venv' failed; on Debian or Ubuntu: apt install python3-venv" >&2; exit 1; }
 
 # The stamps are newer than what they were made from, so a second call installs nothing. Python compiles a module when it
 # is first imported; doing it for all of them here would take half of the time of the install.
 $(VENV)/.lab: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "Installing Surefoot and its lab into $(VENV) (about a minute, once) ..."
-	$(PIP) install --quiet --no-compile -c constraints.txt -e '.[lab]'
+	$(PIP) install -qq --no-compile -c constraints.txt -e '.[lab]'
 	@touch $@
 
 $(VENV)/.test: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "Installing Surefoot with every extra into $(VENV) (a few minutes, once) ..."
-	$(PIP) install --quiet --no-compile -c constraints.txt -e '.[test]'
+	$(PIP) install -qq --no-compile -c constraints.txt -e '.[test]'
 	@touch $(VENV)/.lab $@
