@@ -54,8 +54,8 @@ def check_state(optimizer: LossAware, state_dict: dict[str, Any]) -> None:
             if missing:
                 raise ValueError(
                     f"the checkpoint has no {', '.join(missing)} for parameter {key}, only "
-                    f"{', '.join(map(str, state))}: it is not one that {type(optimizer).__name__} can go on from; start "
-                    "without optimizer state instead"
+                    f"{', '.join(map(str, state))}: it is not one that {type(optimizer).__name__} can go on from; "
+                    "start without optimizer state instead"
                 )
 
 

@@ -131,7 +131,12 @@ def test_a_folder_that_cannot_be_written_is_exit_code_1(mine: Path, tmp_path: Pa
     [
         (("compare", "digits-mpl"), "there is no task 'digits-mpl'"),
         (("compare", "digits-lr", "-o", "adma"), "unknown optimizer 'adma'; did you mean"),
-        (("compare", "digits-lr", "-o", "adam:lr"), "cannot import the optimizer"),
+        (("compare", "digits-lr", "-o", "adam:lr"), "cannot read the options of 'adam:lr'; give lr a value"),
+        (("compare", "digits-lr", "-o", "adams:eta=-1"), "'adams:eta=-1': Invalid eta value: -1"),
+        (("compare", "digits-lr", "-o", "adam:speed=2"), "'adam:speed=2': "),
+        (("compare", "digits-lr", "--lr", "-1"), "'adam': Invalid learning rate: -1"),
+        (("compare", "digits-lr", "--device", "abacus"), "the device 'abacus' cannot be used here; take cpu"),
+        (("tune", "digits-lr", "-o", "adams", "--eta", "abc"), "cannot read eta='abc'"),
         (("report", "no/such/folder"), "no/such/folder is not a folder"),
         (("runs", "no/such/folder"), "no/such/folder is not a folder"),
         (("fork", "digits-lr", "--at", 1, "--state", "warm"), "'keep' or 'fresh', got 'warm'"),
@@ -146,6 +151,7 @@ def test_mistakes_are_one_sentence_and_exit_code_2(
     assert message in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
     assert "Traceback" not in done.output
+    assert not (tmp_path / "runs").exists()  # no run folder of a run that could never be
 
 
 def test_report_writes_prints_and_checks(mine: Path, tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ def test_specs_are_read(spec: str, label: str, cls: type, kwargs: dict | None) -
     [
         ("adms", "did you mean"),
         ("quite-another", "unknown optimizer 'quite-another'"),
-        ("adams:eta", "cannot import the optimizer 'adams:eta'"),
+        ("adams:eta", "cannot read the options of 'adams:eta'; give eta a value, like 'adams:eta=1e-4'"),
         ("adams:0.1", "cannot read the options"),
         ("adam:lr=open('x')", "cannot read the options"),
         ("adam:lr=1,lr=2", "cannot read the options"),
@@ -58,6 +58,7 @@ def test_specs_are_read(spec: str, label: str, cls: type, kwargs: dict | None) -
         ("torch.optim.Nothing", "cannot import the optimizer 'torch.optim.Nothing'"),
         ("no_such_package.Thing", "No module named 'no_such_package'"),
         ("torch.__version__", "is not an optimizer class"),
+        ("torch.nn.Linear", "'torch.nn.Linear' is not an optimizer class"),
         ("adam:schedule=stairs", "unknown schedule 'stairs'"),
         ("", "cannot read the optimizer"),
     ],
@@ -122,6 +123,9 @@ def test_labels_are_made_distinct(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("second", ["adam", "torch.optim.Adam", "torch.optim:Adam", torch.optim.Adam])
 def test_the_same_contestant_twice_is_refused(second: object) -> None:
+    for none in ([], "adam"):
+        with pytest.raises(ValueError, match="give a list of at least one optimizer"):
+            parse_all(none)
     with pytest.raises(ValueError, match="are the same"):
         parse_all(["adam", second])  # type: ignore[list-item]
 

@@ -1,9 +1,9 @@
 """Moments of the weighted gradient, kept divided by the moments of the weight itself.
 
 With w the weight, ``A = b1*A + (1-b1)*abs(w)`` and ``C = b2*C + (1-b2)*w*w``, the quantities ``N = m/A`` and
-``V = v/C`` follow the plain recurrences on ``sign(w) * g`` with the per-step decays ``b1*A_old/A`` and ``b2*C_old/C``. So a fused
-kernel can run on the raw gradient, no gradient is copied, and tiny weights never underflow in the parameter's dtype.
-The division is a free choice of units: any state with A = C = 1 holds ordinary moments.
+``V = v/C`` follow the plain recurrences on ``sign(w) * g`` with the per-step decays ``b1*A_old/A`` and
+``b2*C_old/C``. So a fused kernel can run on the raw gradient, no gradient is copied, and tiny weights never underflow
+in the parameter's dtype. The division is a free choice of units: any state with A = C = 1 holds ordinary moments.
 """
 
 from __future__ import annotations

@@ -133,11 +133,21 @@ def prepare(
         if value < 1:
             raise ValueError(f"{name} must be at least 1, got {value}")
     contestants, numbers = parse_all(optimizers), seed_numbers(seeds)
+    _check_device(device)
     source = task_source(task, data_dir, overrides)
     if weight_decay is None and source.spec in NAMED:
         weight_decay = PAPER_WEIGHT_DECAY
     defaults = {"lr": lr, "weight_decay": weight_decay}
+    for one in contestants:
+        one.check(**defaults)
     return Setup(source, source.load(), contestants, numbers, defaults, threads, device)
+
+
+def _check_device(device: str) -> None:
+    try:
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise ValueError(f"the device {device!r} cannot be used here; take cpu ({error})") from error
 
 
 def compute(

@@ -127,7 +127,12 @@ def _task_code(task: Task) -> str:
     if not own:
         return ""
     with torch.random.fork_rng(devices=[]):
-        model = task.model()
+        try:
+            model = task.model()
+        except Exception as error:
+            raise ValueError(
+                f"the model of task {task.name!r} could not be made ({type(error).__name__}: {error})"
+            ) from error
     layers = {code for layer in model.modules() if (code := source_digest(type(layer)))}
     # The model as it prints shows what a closure binds, such as a width.
     return hashlib.sha256("".join([*sorted(own | layers), repr(model)]).encode()).hexdigest()[:16]

@@ -113,6 +113,20 @@ class Contestant:
         except TypeError as error:
             raise TypeError(f"{self.spec!r}: {error}") from error
 
+    def check(self, **defaults: Any) -> None:
+        """Refuse options that the class refuses, before anything is trained; a stranger's class is asked by its runs.
+
+        >>> Contestant.parse("adam:lr=-1").check()
+        Traceback (most recent call last):
+        ValueError: 'adam:lr=-1': Invalid learning rate: -1
+        """
+        if self.class_path.partition(".")[0] not in ("torch", "surefoot"):
+            return
+        try:
+            self.cls([torch.nn.Parameter(torch.zeros(2, 2))], **self.resolve(**defaults))
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise ValueError(f"{self.spec!r}: {error}") from error
+
     def code(self) -> str:
         """Digest of the class's source file, '' for torch and surefoot: an edited optimizer is another one."""
         return source_digest(self.cls)
@@ -125,6 +139,8 @@ def parse_all(specs: Sequence[str | Contestant | type[torch.optim.Optimizer]]) -
     ['Adam', 'Adam lr=0.01']
     """
     contestants: list[Contestant] = []
+    if not specs or isinstance(specs, str):
+        raise ValueError(f"give a list of at least one optimizer, such as ['adam', 'adams'], not {specs!r}")
     for spec in specs:
         if isinstance(spec, str):
             spec = Contestant.parse(spec)
@@ -166,8 +182,12 @@ def load_class(path: str) -> type[torch.optim.Optimizer]:
         for part in name.split("."):
             found = getattr(found, part)
     except (ImportError, AttributeError, OSError) as error:
+        if colon and module_name.lower() in _short_names():  # adams:eta
+            raise ValueError(
+                f"cannot read the options of {path!r}; give {name} a value, like '{module_name}:{name}=1e-4'"
+            ) from error
         raise ValueError(f"cannot import the optimizer {path!r}: {error}") from error
-    if not callable(found):
+    if not callable(found) or (isinstance(found, type) and not hasattr(found, "step")):
         raise ValueError(f"{path!r} is not an optimizer class but {found!r}")
     return found
 

@@ -84,9 +84,7 @@ class Task:
                 f"not a finished {type(self.model).__name__}; write model=lambda: ..."
             )
         if not isinstance(self.batch_size, int) or self.batch_size < 1:
-            raise TaskError(
-                f"task {self.name!r}: batch_size must be a whole number from 1 up, not {self.batch_size!r}"
-            )
+            raise TaskError(f"task {self.name!r}: batch_size must be a whole number from 1 up, not {self.batch_size!r}")
         for part in ("train", "valid"):
             object.__setattr__(self, part, in_memory(getattr(self, part), f"task {self.name!r}: {part}"))
         if not self.data_digest:
@@ -104,9 +102,7 @@ class Task:
             raise TaskError(f"subset must be a whole number from 1 to {whole}, not {size!r}")
         chosen = inputs.choose_subset(self.train[1], size, seed)
         settings = {**self.settings, "subset": size} | ({} if seed is None else {"subset_seed": seed})
-        return dataclasses.replace(
-            self, train=(self.train[0][chosen], self.train[1][chosen]), settings=settings
-        )
+        return dataclasses.replace(self, train=(self.train[0][chosen], self.train[1][chosen]), settings=settings)
 
 
 def in_memory(examples: Any, where: str = "the data") -> tuple[Tensor, Tensor]:
@@ -133,9 +129,7 @@ def in_memory(examples: Any, where: str = "the data") -> tuple[Tensor, Tensor]:
                 f"all of one shape; {type(examples).__name__} could not be read into memory ({error})"
             ) from error
     if len(examples) != 2 or not all(isinstance(tensor, Tensor) for tensor in examples):
-        raise TaskError(
-            f"{where} must be pairs (inputs, targets) of tensors, not {len(examples)} parts of any kind"
-        )
+        raise TaskError(f"{where} must be pairs (inputs, targets) of tensors, not {len(examples)} parts of any kind")
     x, y = examples
     if x.dim() == 0 or y.dim() == 0 or len(x) != len(y) or len(x) == 0:
         raise TaskError(
@@ -159,9 +153,7 @@ class Recipe:
 
 #: The paper's models on its data, and small relatives for the 8x8 digits that need no download.
 NAMED: Mapping[str, Recipe] = {
-    "digits-lr": Recipe(
-        "digits", partial(LogisticRegression, 64), "logistic regression, 8x8 digits", dropout=False
-    ),
+    "digits-lr": Recipe("digits", partial(LogisticRegression, 64), "logistic regression, 8x8 digits", dropout=False),
     "digits-mlp": Recipe("digits", partial(MLP, 64, 128), "MLP 64-128-128-10, 8x8 digits"),
     "digits-cnn": Recipe(
         "digits",
@@ -248,8 +240,7 @@ def find_task(spec: str, data_dir: str | os.PathLike[str] | None = None, **overr
         unknown = given.keys() - {"dropout", "batch_size"}
         if unknown:
             raise TaskError(
-                f"{spec} has no option {', '.join(sorted(unknown))}; "
-                f"it has batch_size, dropout, subset and subset_seed"
+                f"{spec} has no option {', '.join(sorted(unknown))}; it has batch_size, dropout, subset and subset_seed"
             )
         task = named_task(spec, data_dir, **given)
     elif ":" in spec or "." in spec:
@@ -258,9 +249,9 @@ def find_task(spec: str, data_dir: str | os.PathLike[str] | None = None, **overr
         task = user_task(spec, data_dir, given)
     else:
         near = difflib.get_close_matches(spec, NAMED, n=3, cutoff=0.5)
-        hint = f"did you mean {' or '.join(near)}? " if near else ""
+        hint = f" (did you mean {' or '.join(near)}?)" if near else ""
         raise TaskError(
-            f"there is no task {spec!r}; {hint}Named tasks are {', '.join(NAMED)}; "
+            f"there is no task {spec!r}{hint}; named tasks are {', '.join(NAMED)}; "
             f"your own is a file (my_task.py) or an import path (package.module:name)"
         )
     return task if subset is None else task.subset(subset, subset_seed)

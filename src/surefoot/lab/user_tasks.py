@@ -35,13 +35,10 @@ def user_task(spec: str, data_dir: str | os.PathLike[str] | None, overrides: Map
     left = overrides.keys() - taken.keys() - {"batch_size"}
     if left:
         raise TaskError(
-            f"{spec} takes no option {', '.join(sorted(left))}; "
-            f"make the task with a function that has such an argument"
+            f"{spec} takes no option {', '.join(sorted(left))}; make the task with a function that has such an argument"
         )
     # An edited file is another task: without this, runs of the old model would pass for runs of the new one.
-    source = (
-        hashlib.sha256(Path(str(module.__file__)).read_bytes()).hexdigest()[:16] if module.__file__ else ""
-    )
+    source = hashlib.sha256(Path(str(module.__file__)).read_bytes()).hexdigest()[:16] if module.__file__ else ""
     options = {key: value for key, value in taken.items() if key not in ("batch_size", "data_dir")}
     return dataclasses.replace(
         task,
@@ -87,17 +84,13 @@ def _pick(module: ModuleType, name: str, place: str) -> Any:
             raise TaskError(f"{place} has no {name!r}; it has {_offers(module)}")
         found = getattr(module, name)
         if not isinstance(found, Task) and not callable(found):
-            raise TaskError(
-                f"{name} in {place} is a {type(found).__name__}, neither a Task nor a function for one"
-            )
+            raise TaskError(f"{name} in {place} is neither a Task nor a function for one but {found!r}")
         return found
     if isinstance(getattr(module, "task", None), Task) or inspect.isfunction(getattr(module, "task", None)):
         return module.task
     tasks = [value for value in vars(module).values() if isinstance(value, Task)]
     if len(tasks) != 1:
-        raise TaskError(
-            f"{place} has {_offers(module)}; say which: {place}:name (or call the one to take `task`)"
-        )
+        raise TaskError(f"{place} has {_offers(module)}; say which: {place}:name (or call the one to take `task`)")
     return tasks[0]
 
 

@@ -17,6 +17,8 @@ STARTUP = 10
 EDGE = 0.05
 #: Settings are rounded to so many digits, so that what is reported is what was run.
 DIGITS = 3
+#: Options that no word can be a value of.
+NUMBERS = ("eta", "lr", "weight_decay", "eps", "momentum")
 #: What is tried when nothing is said.
 DEFAULT_SPACE = {"eta": "1e-6:1", "lr": "1e-4:1e-2"}
 
@@ -83,7 +85,7 @@ def parse_values(name: str, text: str) -> Range | Grid:
         values = tuple(_value(part) for part in text.split(",") if part.strip())
     except ValueError:
         values = ()
-    if not values:
+    if not values or (name in NUMBERS and not Grid(values).numeric):
         raise ValueError(
             f"cannot read {name}={text!r}; give a range from low to high above zero, like {name}=1e-6:1, "
             f"or values, like {name}=1e-4,1e-3,1e-2"
