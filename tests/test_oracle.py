@@ -37,9 +37,7 @@ MOMENTA = [(Momentum, 0.0), (MomentumUCB, 0.7), (MomentumCB, 2.0), (MomentumS, 0
 def randoms(seed: int, steps: int = STEPS, dtype: torch.dtype = torch.float64) -> list[list[Tensor]]:
     """Gradients per step, after the parameters' initial values."""
     generator = torch.Generator().manual_seed(seed)
-    return [
-        [torch.randn(shape, dtype=dtype, generator=generator) for shape in SHAPES] for _ in range(steps + 1)
-    ]
+    return [[torch.randn(shape, dtype=dtype, generator=generator) for shape in SHAPES] for _ in range(steps + 1)]
 
 
 def as_reading(loss: float, options: dict[str, Any]) -> Any:
@@ -176,9 +174,7 @@ def test_a_group_added_later_starts_from_what_was_seen(cls: type[LossAware], eta
 def test_dtypes_may_be_mixed_in_one_group(cls: type[LossAware], eta: float, path: str) -> None:
     dtypes = [torch.float64, torch.float32, torch.complex128, torch.complex64]
     generator = torch.Generator().manual_seed(4)
-    start, *grads = [
-        [torch.randn(3, dtype=dtype, generator=generator) for dtype in dtypes] for _ in range(STEPS + 1)
-    ]
+    start, *grads = [[torch.randn(3, dtype=dtype, generator=generator) for dtype in dtypes] for _ in range(STEPS + 1)]
     params = [x.clone().requires_grad_() for x in start]
     optimizer = cls(params, lr=0.1, eta=eta, weight_decay=0.1, **PATHS.get(path, {}))
     ours = run(optimizer, params, grads, LOSSES)

@@ -43,9 +43,7 @@ def train(
 ) -> tuple[list[Tensor], LossAware]:
     """Seven steps over parameters of several shapes, one of which gets its gradients now and then."""
     generator = torch.Generator().manual_seed(5)
-    params = [
-        Parameter(torch.randn(shape, dtype=dtype, generator=generator)) for shape in [(2, 3), (4,), (), (0,)]
-    ]
+    params = [Parameter(torch.randn(shape, dtype=dtype, generator=generator)) for shape in [(2, 3), (4,), (), (0,)]]
     optimizer = cls(params, **copy.deepcopy(options))
     for t, loss in enumerate(LOSSES[:steps]):
         for i, p in enumerate(params):

@@ -22,9 +22,7 @@ class EtaSchedule:
     0.05
     """
 
-    def __init__(
-        self, optimizer: Optimizer, factor: Callable[[int], float] | Sequence[Callable[[int], float]]
-    ) -> None:
+    def __init__(self, optimizer: Optimizer, factor: Callable[[int], float] | Sequence[Callable[[int], float]]) -> None:
         groups = optimizer.param_groups
         if not hasattr(optimizer, "rule") or not all("eta" in group for group in groups):
             raise TypeError(f"{type(optimizer).__name__} has no eta to schedule; use a Surefoot optimizer")

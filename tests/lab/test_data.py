@@ -237,9 +237,7 @@ def test_download_once_then_from_the_cache(server, monkeypatch, mnist_dir, tmp_p
     assert len(Quiet.requests) == 4
     assert load("mnist").digest == loaded.digest
     assert len(Quiet.requests) == 4
-    assert sorted(path.name for path in (tmp_path / "cache" / "surefoot" / "mnist").iterdir()) == sorted(
-        packed_mnist()
-    )
+    assert sorted(path.name for path in (tmp_path / "cache" / "surefoot" / "mnist").iterdir()) == sorted(packed_mnist())
 
 
 def test_damaged_cache_is_fetched_again(server, monkeypatch, tmp_path):
@@ -255,9 +253,7 @@ def test_wrong_hash_is_refused_and_nothing_is_kept(server, monkeypatch, tmp_path
     root, address = server
     serve(monkeypatch, "mnist", root, [address], packed_mnist())
     (root / "t10k-images-idx3-ubyte.gz").write_bytes(b"something else")
-    with pytest.raises(
-        DataError, match=r"t10k-images-idx3-ubyte.gz: what came does not have the known SHA-256"
-    ):
+    with pytest.raises(DataError, match=r"t10k-images-idx3-ubyte.gz: what came does not have the known SHA-256"):
         load("mnist")
     kept = {path.name for path in (tmp_path / "cache" / "surefoot" / "mnist").iterdir()}
     assert kept == {"train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz"}

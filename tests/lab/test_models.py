@@ -16,9 +16,7 @@ def test_logistic_regression():
     model = LogisticRegression()
     images = torch.randn(4, 1, 28, 28)
     assert parameters(model) == 784 * 10 + 10
-    torch.testing.assert_close(
-        model(images), F.linear(images.reshape(4, -1), model.out.weight, model.out.bias)
-    )
+    torch.testing.assert_close(model(images), F.linear(images.reshape(4, -1), model.out.weight, model.out.bias))
 
 
 def test_mlp_is_784_1000_1000_10_with_relu():

@@ -80,9 +80,7 @@ def read_idx(path: Path, dimensions: int) -> Tensor:
     content = _read(path)
     header = 4 + 4 * dimensions
     if len(content) < header:
-        raise DataError(
-            f"{path} is truncated: its {len(content)} bytes do not even hold the IDX header; {_AGAIN}"
-        )
+        raise DataError(f"{path} is truncated: its {len(content)} bytes do not even hold the IDX header; {_AGAIN}")
     if bytes(content[:4]) != bytes((0, 0, 8, dimensions)):
         raise DataError(
             f"{path} is not an IDX file of bytes with {dimensions} dimension{'s'[: dimensions > 1]} "
@@ -133,9 +131,7 @@ def _read(path: Path) -> bytearray:
 
 def _labels(labels: Tensor, path: Path) -> Tensor:
     if int(labels.max()) > 9:
-        raise DataError(
-            f"{path} is corrupt: it has a label {int(labels.max())}, and labels are 0 to 9; {_AGAIN}"
-        )
+        raise DataError(f"{path} is corrupt: it has a label {int(labels.max())}, and labels are 0 to 9; {_AGAIN}")
     return labels.to(torch.int64)
 
 
@@ -171,9 +167,7 @@ def _digits() -> tuple[Tensor, Tensor, Tensor, Tensor]:
 def _mnist(folder: Path) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     found = []
     for part in ("train", "t10k"):
-        image_file, label_file = (
-            _raw_or_gz(folder, f"{part}-{kind}") for kind in ("images-idx3", "labels-idx1")
-        )
+        image_file, label_file = (_raw_or_gz(folder, f"{part}-{kind}") for kind in ("images-idx3", "labels-idx1"))
         images, labels = read_idx(image_file, 3), read_idx(label_file, 1)
         if len(images) != len(labels):
             raise DataError(

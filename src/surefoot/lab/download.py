@@ -122,9 +122,7 @@ def _download(name: str, file: str, sha256: str, folder: Path, cache: Path) -> N
         except network_error as error:
             reasons.append(f"{mirror + file}: {_reason(error)}")
         except ValueError:  # pooch's word for a wrong hash; it has deleted what came
-            reasons.append(
-                f"{mirror + file}: what came does not have the known SHA-256 {sha256} and was not kept"
-            )
+            reasons.append(f"{mirror + file}: what came does not have the known SHA-256 {sha256} and was not kept")
     raise DataError(f"{name} could not be downloaded ({'; '.join(reasons)}). {ways_out(name, cache)}")
 
 
@@ -145,9 +143,7 @@ def _unpack(archive: Path, folder: str) -> None:
     with tempfile.TemporaryDirectory(dir=archive.parent) as temporary:
         try:
             with tarfile.open(archive) as tar:
-                tar.extractall(
-                    temporary, filter="data"
-                )  # refuses absolute paths, "..", links and devices outside
+                tar.extractall(temporary, filter="data")  # refuses absolute paths, "..", links and devices outside
         except (tarfile.TarError, EOFError) as error:
             raise DataError(f"{archive} could not be unpacked ({error}); delete it and try again") from error
         unpacked = Path(temporary) / folder

@@ -114,7 +114,5 @@ def choose_subset(targets: Tensor, size: int, seed: int | None = None) -> Tensor
     share = exact.floor().long()
     extra = (exact - share).argsort(descending=True, stable=True)[: size - int(share.sum())]
     share[extra] += 1
-    chosen = [
-        order[(labels == label).nonzero().squeeze(1)[:take]] for label, take in enumerate(share.tolist())
-    ]
+    chosen = [order[(labels == label).nonzero().squeeze(1)[:take]] for label, take in enumerate(share.tolist())]
     return torch.cat(chosen).sort().values

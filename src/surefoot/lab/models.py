@@ -42,9 +42,7 @@ class MLP(nn.Module):
     torch.Size([2, 10])
     """
 
-    def __init__(
-        self, inputs: int = 784, hidden: int = 1000, classes: int = 10, dropout: bool = False
-    ) -> None:
+    def __init__(self, inputs: int = 784, hidden: int = 1000, classes: int = 10, dropout: bool = False) -> None:
         super().__init__()
         self.first = nn.Linear(inputs, hidden)
         self.dropout = nn.Dropout(DROPOUT) if dropout else nn.Identity()
