@@ -86,7 +86,7 @@ def test_inductor() -> None:
 
 @pytest.mark.parametrize("name", ["MomentumS", "AdaMaxUCB"])
 def test_compiled_and_eager_steps_may_alternate(name: str) -> None:
-    compare(name, {}, compiled_at=lambda t: t % 3 != 2, shapes=((2,), (), (3,)))
+    compare(name, {}, compiled_at=lambda t: t in (2, 3, 5), shapes=((2,), (), (3,)))
 
 
 def test_groups_under_a_compiler() -> None:

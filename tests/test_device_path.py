@@ -147,13 +147,16 @@ def test_host_and_device_make_the_same_steps(cls: type[LossAware]) -> None:
         ends = []
         for capturable in (False, True):
             params = [Parameter(torch.full(shape, 0.5, dtype=torch.float64)) for shape in [(2, 3), (4,), ()]]
-            optimizer = cls(params, lr=0.01, eta=0.4, capturable=capturable, **options)
+            groups = [{"params": params[:2]}, {"params": params[2:]}]
+            optimizer = cls(groups, lr=0.01, eta=0.4, capturable=capturable, **options)
             for t, loss in enumerate([2.0, 1.0, math.nan, 2.5, 0.1, 0.7]):
                 for i, p in enumerate(params):
                     p.grad = p.detach() * (i + t) + 1
                 params[1].grad = None if t == 3 else params[1].grad
                 optimizer.step(loss=torch.tensor(loss, dtype=torch.float64))
-            ends.append([*(p.detach() for p in params), optimizer.param_groups[0]["seen"]])
+            ends.append([*(p.detach() for p in params), *(group["seen"] for group in optimizer.param_groups)])
+        tilts = [group["seen"][6].item() for group in optimizer.param_groups]
+        assert (tilts[0] != tilts[1]) == cls.rule.uses_noise  # each group draws its own
         torch.testing.assert_close(ends[0], ends[1], rtol=1e-11, atol=1e-12)
 
 
