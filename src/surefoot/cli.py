@@ -263,8 +263,11 @@ def report(
     runs: Annotated[Path, typer.Argument(help="Folder that 'surefoot compare --out' wrote to.")],
     output: Annotated[Path | None, typer.Option("-o", "--output", help="The HTML file to write.")] = None,
     check: Annotated[
-        bool, typer.Option("--check", help="Print the honesty checks; exit code 1 when one fails.")
+        bool, typer.Option("--check", help="Print the honesty checks; exit code 1 on an error or a warning.")
     ] = False,
+    allow: Annotated[
+        list[str] | None, typer.Option(metavar="CODE", help="With --check: a finding to accept; repeat it.")
+    ] = None,
     format: Annotated[Format | None, typer.Option(help="Print the table in this format instead.")] = None,
 ) -> None:
     """Write the report of a comparison, print its tables, or check its honesty."""
@@ -282,7 +285,7 @@ def report(
             findings = found.check()
             for finding in findings:
                 typer.echo(f"{finding.severity}: {finding.sentence} [{finding.code}]")
-            if any(finding.severity == "error" for finding in findings):
+            if any(finding.severity != "note" and finding.code not in (allow or ()) for finding in findings):
                 raise typer.Exit(1)
 
 

@@ -133,7 +133,6 @@ def prepare(
         if value < 1:
             raise ValueError(f"{name} must be at least 1, got {value}")
     contestants, numbers = parse_all(optimizers), seed_numbers(seeds)
-    _check_device(device)
     source = task_source(task, data_dir, overrides)
     if weight_decay is None and source.spec in NAMED:
         weight_decay = PAPER_WEIGHT_DECAY
@@ -158,6 +157,8 @@ def compute(
     progress: bool | Callable[[Sequence[RunRequest]], Progress] = True,
 ) -> dict[int, str]:
     """Compute the requests that are not done yet; returns what went wrong, by index of the request."""
+    if executor is None:  # a cluster may have what this machine lacks
+        _check_device(setup.device)
     failures: dict[int, str] = {}
     display = make_progress(requests, show=progress) if isinstance(progress, bool) else progress(requests)
 
