@@ -21,7 +21,7 @@ demo: $(VENV)/.lab ## install what the lab needs, compare Adam with AdamUCB, Ada
 	@echo "Open runs/demo/report.html in a browser. Your own comparison: $(BIN)/surefoot compare --help"
 
 test: $(VENV)/.test ## install everything and run every test
-	$(TEST_ENV) $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup $(PYTEST_ARGS)
+	$(TEST_ENV) $(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(PYTEST_ARGS)
 
 lint: $(VENV)/.test ## ruff (rules and layout) and mypy
 	$(BIN)/ruff check .
