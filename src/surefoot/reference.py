@@ -152,17 +152,19 @@ class Reference:
     def weight_of(self, loss: float) -> float:
         """The weight of the next gradient, from the paper's r and s over all losses before it."""
         beta, before = self.betas[0], self.losses
-        r = sum((1 - beta) * beta ** (len(before) - 1 - k) * x for k, x in enumerate(before))
+        shares = [(1 - beta) * beta ** (len(before) - 1 - k) for k in range(len(before))]
         mass = 1 - beta ** len(before)
-        mu = r / mass if before else 0.0
-        # The paper's s/mass - mu**2, summed about the mean because float64 would cancel for large losses.
-        s = sum((1 - beta) * beta ** (len(before) - 1 - k) * (x - mu) ** 2 for k, x in enumerate(before))
+        # The paper's r/mass and s/mass - mu**2, summed about the last loss and about the mean, because float64 would
+        # cancel for large losses and see a spread in constant ones.
+        last = before[-1] if before else 0.0
+        mu = last + sum(share * (x - last) for share, x in zip(shares, before)) / mass if before else 0.0
+        s = sum(share * (x - mu) ** 2 for share, x in zip(shares, before))
         sigma = math.sqrt(s / mass) if len(before) > 1 else 0.0
         noise = standard_normal(self.seed, len(before), 0)
         if self.weighting == "unit":
             tilt = {"plain": 0.0, "ucb": self.eta, "s": self.eta * noise}.get(self.rule)
             if tilt is None:
-                tilt = sigma / abs(mu) - self.eta if before and mu else self.eta
+                tilt = (sigma - self.eta * abs(mu)) / (abs(mu) or 1.0) if before else self.eta
             return 1 + tilt * (loss - mu) / sigma if sigma else 1.0
         if not before and self.rule == "cb":
             return abs(self.eta * loss)

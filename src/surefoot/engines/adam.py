@@ -22,8 +22,11 @@ from surefoot.engines.base import (
     weighted,
 )
 from surefoot.engines.lists import Tensors, add_scaled, square_into
-from surefoot.engines.normalised import advance
+from surefoot.engines.normalised import LEAST_GAIN, advance
 from surefoot.moments import Number
+
+#: Well inside of what float32 can hold.
+MOST = 1e30
 
 
 class Adam(Engine):
@@ -47,20 +50,22 @@ class Adam(Engine):
     def _on_host(self, members: Members, group: dict[str, Any], weight: float, path: str) -> None:
         beta1, beta2 = betas_of(group)
         lr, t = float(group["lr"]), counted(members, 1)
-        mean, decay1 = advance(members.scalars["weight_mean"], abs(weight), beta1)
-        power, decay2 = advance(members.scalars["weight_power"], weight * weight, beta2)
+        mean, decay1, gain1 = advance(members.scalars["weight_mean"], abs(weight), beta1)
+        power, decay2, gain2 = advance(members.scalars["weight_power"], weight * weight, beta2)
         # Back in units of the weight: m_hat = mean * N / (1 - b1**t) and v_hat = power * V / (1 - b2**t).
         step_size, correction = lr * mean / (1 - beta1**t), 1 / math.sqrt(1 - beta2**t)
         sign = -1.0 if weight < 0 else 1.0
-        # The maximum of AMSGrad has to be kept in units of the weight, which the kernel knows nothing about.
-        if path == "fused" and not group["amsgrad"]:
-            spread = correction * math.sqrt(power)
+        spread = correction * math.sqrt(power)
+        # The maximum of AMSGrad has to be kept in units of the weight, which the kernel knows nothing about. The kernel
+        # takes the gains as the rest of the decays, and units that fit into float32: not so when weights are near zero.
+        fits = min(gain1, gain2) > LEAST_GAIN and max(step_size, group["eps"]) <= MOST * spread
+        if path == "fused" and fits and not group["amsgrad"]:
             _fused(members, group, lr, step_size, spread, (decay1, decay2), negative=weight < 0)
             return
         ops = ops_of(path)
         decay_decoupled(members, group, lr, 1, ops)
         h = descent(members, group, ops)
-        _moments(members, h, ops, (decay1, sign * (1 - decay1)), (decay2, 1 - decay2))
+        _moments(members, h, ops, (decay1, sign * gain1), (decay2, gain2))
         _move(members, group, ops, step_size, correction, power)
 
     def _on_device(self, members: Members, group: dict[str, Any], weight: Tensor, proceed: Tensor, path: str) -> None:
@@ -111,8 +116,6 @@ def _fused(
     negative: bool,
 ) -> None:
     """torch's kernel on the raw gradient: the weight's sign is `maximize`, its size is in lr and eps."""
-    if spread == 0:  # every weight so far was zero, and so are the moments: nothing moves
-        step_size, spread = 0.0, 1.0
     scaled_lr = step_size / spread
     decoupled = group["decoupled_weight_decay"] and group["weight_decay"] != 0
     decay = -group["weight_decay"] if negative else group["weight_decay"]

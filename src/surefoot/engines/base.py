@@ -18,9 +18,6 @@ from torch import Tensor
 from surefoot.engines.lists import Foreach, ForLoop, Tensors
 from surefoot.moments import Number
 
-#: One below 1 in float64: a beta that forgets nothing, yet never makes ``1 - beta**step`` zero.
-JUST_BELOW_ONE = 1 - 2.0**-53
-
 
 @dataclass
 class Members:

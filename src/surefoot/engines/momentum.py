@@ -19,7 +19,7 @@ from surefoot.engines.base import (
     weighted,
 )
 from surefoot.engines.lists import Tensors, add_scaled
-from surefoot.engines.normalised import advance
+from surefoot.engines.normalised import LEAST_GAIN, advance
 from surefoot.moments import Number
 
 #: The kernel refuses a buffer when its momentum is exactly zero, as the first step's is.
@@ -55,18 +55,16 @@ class Momentum(Engine):
             _move(members, group, ops, applied(lr, proceed) / (1 - beta**t), beta, h, (1 - beta))
             return
         lr, t = float(group["lr"]), counted(members, 1)
-        mean, decay = advance(members.scalars["weight_mean"], abs(weight), beta)
+        mean, decay, gain = advance(members.scalars["weight_mean"], abs(weight), beta)
         step_size = lr * mean / (1 - beta**t)
         decay_decoupled(members, group, lr, 1, ops)
-        if path == "fused" and not group["nesterov"]:
+        if path == "fused" and gain > LEAST_GAIN and not group["nesterov"]:
             _fused(members, group, step_size, decay, negative=weight < 0)
             return
-        sign = -1.0 if weight < 0 else 1.0
+        newest = -gain if weight < 0 else gain
         h = descent(members, group, ops)
         ops.mul_(buffers, decay)
-        add_scaled(ops, buffers, h, sign * (1 - decay))
-        # In units of the normalised buffer the newest gradient weighs (1-b)*w/A.
-        newest = (1 - beta) * weight / mean if mean > 0 else 0.0
+        add_scaled(ops, buffers, h, newest)
         _move(members, group, ops, step_size, beta, h, newest)
 
 

@@ -10,18 +10,21 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from surefoot.engines.base import JUST_BELOW_ONE
+#: A kernel that is told only the decay computes the gain from it, well enough for float32 down to here.
+LEAST_GAIN = 1e-9
 
 
-def advance(kept: Tensor, size: float, beta: float) -> tuple[float, float]:
-    """Take one weight into its running mean; return the mean and the decay that the normalised moment gets.
+def advance(kept: Tensor, size: float, beta: float) -> tuple[float, float, float]:
+    """Take one weight into its running mean; return the mean, and the decay and the gain of the normalised moment.
+
+    Decay and gain sum to one, but a small gain taken as the rest of the decay would be rounding and nothing else.
 
     >>> import torch
     >>> mean = torch.zeros((), dtype=torch.float64)
-    >>> advance(mean, 0.5, 0.9), mean.item()
-    ((0.04999999999999999, 0.0), 0.04999999999999999)
+    >>> advance(mean, 0.5, 0.75), advance(mean, 0.0, 0.75), mean.item()
+    ((0.125, 0.0, 1.0), (0.09375, 1.0, 0.0), 0.09375)
     """
     old = kept.item()
     new = beta * old + (1 - beta) * size
     kept.fill_(new)
-    return new, min(beta * old / new, JUST_BELOW_ONE) if new > 0 else JUST_BELOW_ONE
+    return (new, beta * old / new, (1 - beta) * size / new) if new > 0 else (0.0, 1.0, 0.0)
