@@ -1,9 +1,9 @@
 """Time several ways of doing the same work side by side, and say what each takes in units of the first.
 
-Every round runs all contenders once, in a new random order, so that whatever else the machine is doing hits them all;
-the ratio to the baseline is formed inside a round, and the table shows the median over rounds, the quartiles, and a
-bootstrap interval of the median. A second copy of the baseline runs along: how far it is from 1.00 is what the
-benchmark itself gets wrong.
+Every round runs all contenders once, in a new random order, and the baseline before and after each of them: the ratio
+is to the mean of these two neighbours, so that whatever else the machine is doing hits both sides. The table shows
+the median over rounds, the quartiles, and a bootstrap interval of the median. A second copy of the baseline runs along:
+how far it is from 1.00 is what the benchmark itself gets wrong.
 """
 
 from __future__ import annotations
@@ -34,26 +34,31 @@ def interleave(
         seed: of the order within rounds and of the bootstrap.
     """
     shuffler = random.Random(seed)
-    names = list(contenders)
+    baseline, *names = contenders
+    measure = contenders[baseline]
     seconds: dict[str, list[float]] = {name: [] for name in names}
-    for name in names:
-        contenders[name]()  # state is created and pages are touched
+    ratios: dict[str, list[float]] = {name: [] for name in names}
+    base: list[float] = []
+    for run in contenders.values():
+        run()  # state is created and pages are touched
     collecting = gc.isenabled()
     gc.disable()
     try:
         for _ in range(rounds):
+            base.append(measure())
             for name in shuffler.sample(names, len(names)):
                 seconds[name].append(contenders[name]())
+                base.append(measure())
+                ratios[name].append(2 * seconds[name][-1] / (base[-2] + base[-1]))
             gc.collect()
     finally:
         if collecting:
             gc.enable()
-    base = seconds[names[0]]
-    return {name: _summary(seconds[name], base, shuffler) for name in names}
+    found = {baseline: _summary([1.0] * rounds, base, shuffler)}
+    return found | {name: _summary(ratios[name], seconds[name], shuffler) for name in names}
 
 
-def _summary(seconds: list[float], base: list[float], shuffler: random.Random) -> dict[str, float]:
-    ratios = sorted(own / other for own, other in zip(seconds, base))
+def _summary(ratios: list[float], seconds: list[float], shuffler: random.Random) -> dict[str, float]:
     medians = sorted(statistics.median(shuffler.choices(ratios, k=len(ratios))) for _ in range(1000))
     quartiles = statistics.quantiles(ratios, n=4, method="inclusive") if len(ratios) > 1 else ratios * 3
     return {

@@ -155,7 +155,7 @@ def tables(measured: dict[str, dict[str, dict[str, float]]], shapes: dict[str, S
     ]
     memory = [[name, *(size(m[name]["extra_bytes"]) for m in measured.values())] for name in names]
     unit = ", ".join(f"{name} {m[BASELINE]['milliseconds']:.2f} ms" for name, m in measured.items())
-    rounds = int(next(iter(measured.values()))[names[0]]["rounds"])
+    rounds = " / ".join(str(m[names[0]]["rounds"]) for m in measured.values())
     return "\n\n".join(
         [
             f"Step time / step time of {BASELINE}: median of {rounds} interleaved rounds [95% interval of the median].",
@@ -173,7 +173,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="fewer rounds, without the 50 M set")
     parser.add_argument("--sets", help=f"some of: {', '.join(sets())}")
     parser.add_argument("--only", help="comma-separated parts of contenders' names; the baseline always runs")
-    parser.add_argument("--rounds", type=int, help="default 41, quick 11")
+    parser.add_argument("--rounds", type=int, help="default 101 (50m: 31), quick 11")
     parser.add_argument("--threads", type=int, help="default: torch's own choice")
     parser.add_argument("--clock", choices=("wall", "cpu"), default="wall", help="cpu needs --threads 1")
     parser.add_argument("--save", action="store_true", help="write benchmarks/results/step_time.{json,md}")
@@ -192,10 +192,10 @@ def main() -> None:
     chosen = {
         name: make for name, make in contenders().items() if name == BASELINE or any(p in name.lower() for p in parts)
     }
-    rounds = args.rounds or (11 if args.quick else 41)
     measured = {}
     for name in wanted:
         print(f"measuring {name} ...", flush=True)
+        rounds = args.rounds or (11 if args.quick else 31 if name == "50m" else 101)
         measured[name] = measure(shapes[name], chosen, rounds, clock)
     facts = conditions() | {"clock": args.clock}
     text = tables(measured, shapes, facts)
