@@ -153,3 +153,44 @@ def test_rounding_is_that_of_torch(engine: str, path: str, option: str, kind: st
         assert off(ours(engine, dtype, option, path, kind), truth) <= allowed, dtype
     truth = theirs(engine, torch.float64, True, option, kind)
     torch.testing.assert_close(ours(engine, torch.float64, option, path, kind), truth, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("path", ["fused", "foreach", "forloop"])
+@pytest.mark.parametrize("small", [0.0, 1e-9, 1e-20])
+@pytest.mark.parametrize("engine", ["adam", "amsgrad", "momentum", "nesterov"])
+def test_a_weight_near_zero_keeps_a_large_gradient_out(engine: str, small: float, path: str) -> None:
+    cls, torch_cls, settings = ENGINES[engine]
+    weights = [1.0, *[small] * 6, 1.0]
+    p, q = (torch.ones(2, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    rule = Rule("prescribed", Prescribed(weights), eta=0.0)
+    one = cls([p], lr=LR, rule=rule, weighting="paper", **settings, **PATHS[path])
+    one.param_groups[0]["seen"] = torch.tensor(Seen(count=3.0, mean=1.0, std=1.0), dtype=torch.float64)
+    other = torch_cls([q], lr=LR, **settings)
+    for t, weight in enumerate(weights):
+        # The others are a million times as large as the first and the last.
+        g = torch.tensor([1e-6, -2e-6] if weight == 1 else [1.0, 3.0], dtype=torch.float64)
+        p.grad, q.grad = g, g * weight
+        if "momentum" in settings:
+            other.param_groups[0]["lr"] = LR * (1 - BETAS[0]) / (1 - BETAS[0] ** (t + 1))
+        one.step(loss=2.0 - t % 2)
+        other.step()
+    moved = q.detach() - 1
+    # The kernel computes a gain of 1e-9 from a decay: good to 1e-7.
+    torch.testing.assert_close(p.detach() - 1, moved, rtol=1e-6, atol=1e-15)
+
+
+@pytest.mark.parametrize("betas", [(0.9, 0.999), (0.99, 0.9), (0.9, 0.0)])
+@pytest.mark.parametrize("decoupled", [False, True])
+def test_thousands_of_zero_weights_do_no_harm(betas: tuple[float, float], decoupled: bool) -> None:
+    # With a first moment that outlives the second, the units of the kernel would leave float32.
+    ends = []
+    for dtype, path in ((torch.float32, {}), (torch.float64, {"foreach": False})):
+        p = torch.ones(2, dtype=dtype, requires_grad=True)
+        options = {"lr": 1e-9, "betas": betas, "weight_decay": 1e3 * decoupled, "decoupled_weight_decay": decoupled}
+        optimizer = LossAwareAdam([p], rule="ucb", eta=0.5, **options, **path)
+        for _ in range(3000):
+            p.grad = torch.tensor([1.0, -2.0], dtype=dtype)
+            optimizer.step(loss=2.0)  # never a spread, so only the first weight is not zero
+        ends.append(p.detach().double())
+    assert ends[0].isfinite().all()
+    torch.testing.assert_close(ends[0], ends[1], rtol=1e-3, atol=1e-6)
