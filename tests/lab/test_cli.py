@@ -213,13 +213,22 @@ def test_interrupted_it_says_how_to_go_on_and_goes_on(mine: Path, tmp_path: Path
     command = ["compare", str(mine), "-o", "sgd", "--seeds", "2", "--epochs", "200000", "--out", str(out)]
     program = [sys.executable, "-c", "from surefoot.cli import main; main()", *command, "--jobs", "2"]
     process = subprocess.Popen(
-        program, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+        program,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        # Where these tests run in the background, Ctrl-C is ignored, and children inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
-    while not all(sizes := recorded(out)) or len(sizes) < 2:
-        assert process.poll() is None
-        time.sleep(0.05)
-    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: parent and workers alike
-    _, errors = process.communicate()
+    try:
+        while not all(sizes := recorded(out)) or len(sizes) < 2:
+            assert process.poll() is None
+            time.sleep(0.05)
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does: parent and workers alike
+        _, errors = process.communicate(timeout=120)
+    finally:
+        process.kill()
     assert process.returncode == 130, errors
     assert "everything so far is kept. Go on with: surefoot compare" in errors
     assert "Traceback" not in errors
