@@ -104,7 +104,7 @@ def test_eta_zero_is_the_plain_optimizer(name: str, cls: type[LossAware], path: 
     assert seen["z"] != 0
 
 
-@pytest.mark.parametrize(("name", "cls", "path"), [case for case in CASES if case[2] != "forloop"])
+@pytest.mark.parametrize(("name", "cls", "path"), [case for case in CASES if case[2] in ("default", "device")])
 def test_and_rounds_no_worse_in_float32(name: str, cls: type[LossAware], path: str) -> None:
     truth = plain(name, torch.float64)
     found, _ = ours(name, cls, path, torch.float32)

@@ -62,7 +62,7 @@ PATHS: dict[str, dict[str, Any]] = {
 CASES = [
     (engine, path, kind)
     for engine, paths in {
-        "adam": list(PATHS),
+        "adam": ["fused", "foreach", "fused, device", "foreach, device"],
         "amsgrad": ["foreach", "fused, device", "foreach, device"],
         "momentum": ["fused", "foreach", "foreach, device"],
         **{engine: ["foreach", "foreach, device"] for engine in ("nesterov", "adamax", "nadam")},
@@ -179,16 +179,16 @@ def test_a_weight_near_zero_keeps_a_large_gradient_out(engine: str, small: float
     torch.testing.assert_close(p.detach() - 1, moved, rtol=1e-6, atol=1e-15)
 
 
-@pytest.mark.parametrize("betas", [(0.9, 0.999), (0.99, 0.9), (0.9, 0.0)])
+@pytest.mark.parametrize(("betas", "steps"), [((0.99, 0.9), 2500), ((0.9, 0.0), 50)])
 @pytest.mark.parametrize("decoupled", [False, True])
-def test_thousands_of_zero_weights_do_no_harm(betas: tuple[float, float], decoupled: bool) -> None:
+def test_many_zero_weights_do_no_harm(betas: tuple[float, float], steps: int, decoupled: bool) -> None:
     # With a first moment that outlives the second, the units of the kernel would leave float32.
     ends = []
     for dtype, path in ((torch.float32, {}), (torch.float64, {"foreach": False})):
         p = torch.ones(2, dtype=dtype, requires_grad=True)
         options = {"lr": 1e-9, "betas": betas, "weight_decay": 1e3 * decoupled, "decoupled_weight_decay": decoupled}
         optimizer = LossAwareAdam([p], rule="ucb", eta=0.5, **options, **path)
-        for _ in range(3000):
+        for _ in range(steps):
             p.grad = torch.tensor([1.0, -2.0], dtype=dtype)
             optimizer.step(loss=2.0)  # never a spread, so only the first weight is not zero
         ends.append(p.detach().double())
