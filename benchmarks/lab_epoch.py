@@ -1,6 +1,6 @@
 """A lab epoch against a bare PyTorch loop and against the usual pipeline, and two workers against one: ratios.
 
-    python benchmarks/lab_epoch.py [--quick] [--tasks lr,mlp,cnn] [--save]
+    python benchmarks/lab_epoch.py [--quick] [--tasks lr,mlp,cnn] [--no-workers] [--save]
 
 With SUREFOOT_DATA set the data are MNIST and CIFAR-10, else random images of the same shapes. Everything a run does is
 timed: building the model, training, validating, writing metrics and the checkpoint. One thread per process.
@@ -117,6 +117,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="small subsets, few rounds: shows that it works")
     parser.add_argument("--tasks", default="lr,mlp,cnn", help="some of lr, mlp, cnn")
+    parser.add_argument("--no-workers", action="store_true", help="leave the workers out: they need two idle cores")
     parser.add_argument("--rounds", type=int, help="default 5, quick 2")
     parser.add_argument("--save", action="store_true", help="write benchmarks/results/lab_epoch.{json,md}")
     args = parser.parse_args()
@@ -131,7 +132,7 @@ def main() -> None:
     for model in chosen:
         print(f"measuring {model} ...", flush=True)
         loops[model] = compare_loops(model, args.quick, rounds)
-        if model != "cnn":
+        if model != "cnn" and not args.no_workers:
             workers[model] = compare_workers(model, args.quick, min(rounds, 3))
     facts = conditions() | {"data": "MNIST, CIFAR-10" if os.environ.get("SUREFOOT_DATA") else "random images"}
     text = tables(loops, workers, facts)
