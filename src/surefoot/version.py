@@ -3,4 +3,4 @@
 __version__ = "0.1.0"
 
 #: Raised whenever the same configuration would follow another trajectory: runs of different numerics are never mixed.
-NUMERICS = 1
+NUMERICS = 2

@@ -20,7 +20,7 @@ from surefoot.lab.contestants import Contestant
 from surefoot.lab.runner import run
 from surefoot.lab.store import Run, StoreError
 from surefoot.lab.tasks import Task
-from surefoot.lab.trainer import Trainer
+from surefoot.lab.trainer import Trainer, flushes_subnormals
 
 MakeTask = Callable[..., Task]
 
@@ -178,6 +178,21 @@ def test_lines_of_a_machine_that_computes_otherwise_are_replaced(tiny_task: Make
     rows[1]["train_loss"] += 1e-7
     (one.folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert numbers(go(task, tmp_path, epochs=4))[:3] == numbers(one)
+
+
+def test_subnormal_weights_are_zero_in_a_run_and_only_there(tiny_task: MakeTask, tmp_path: Path) -> None:
+    seen: list[bool] = []
+
+    class Watched(torch.optim.SGD):
+        def step(self, closure: Any = None) -> None:  # type: ignore[override]
+            seen.append(flushes_subnormals())
+            super().step(closure)
+
+    task, one = tiny_task(), Contestant.create("watched", Watched, {})
+    config = make_config(task, one, seed=0, epochs=1, defaults={"lr": 0.5})
+    run(config, task, tmp_path / "run", contestant=one)
+    assert seen and all(seen)
+    assert not flushes_subnormals()
 
 
 def test_the_process_keeps_its_random_state_and_threads(tiny_task: MakeTask, tmp_path: Path) -> None:

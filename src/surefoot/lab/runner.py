@@ -22,7 +22,7 @@ from surefoot.lab.store import (
     write_atomic,
     write_config,
 )
-from surefoot.lab.trainer import Trainer, pinned_threads
+from surefoot.lab.trainer import Trainer, pinned_arithmetic
 
 if TYPE_CHECKING:
     from surefoot.lab.tasks import Task
@@ -65,7 +65,7 @@ def run(
         _claim(folder, config)
         log = MetricsLog(folder / "metrics.jsonl")
         try:
-            with pinned_threads(config["threads"]):
+            with pinned_arithmetic(config["threads"]):
                 trainer = Trainer(config, task, contestant or contestant_of(config))
                 done = _restore(trainer, folder, config, log, start)
                 _compute(trainer, folder, config, log, done, on_epoch, jobs)

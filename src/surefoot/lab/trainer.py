@@ -184,15 +184,26 @@ def finite(value: Any) -> float | None:
 
 
 @contextmanager
-def pinned_threads(threads: int) -> Iterator[None]:
-    """Compute with this many threads, and leave thread count and random state of the process as they were."""
-    before = torch.get_num_threads()
+def pinned_arithmetic(threads: int) -> Iterator[None]:
+    """Compute with this many threads and no subnormal numbers; leave both and the random state as they were.
+
+    L2 decay shrinks the weights of dead units for ever, and below 1e-38 a CPU takes many times as long for a number
+    as for zero: plain Adam on the paper's MLP takes twice the time per epoch after ten epochs. So they are zero here.
+    """
+    before, flushed = torch.get_num_threads(), flushes_subnormals()
     torch.set_num_threads(threads)
+    torch.set_flush_denormal(True)
     try:
         with torch.random.fork_rng(devices=[]):
             yield
     finally:
+        torch.set_flush_denormal(flushed)
         torch.set_num_threads(before)
+
+
+def flushes_subnormals() -> bool:
+    """Whether this thread takes numbers too small for full precision as zero (torch has no way to ask)."""
+    return (torch.tensor([1e-38]) * 1e-2).item() == 0
 
 
 def _stepper(optimizer: torch.optim.Optimizer) -> Callable[[Callable[[], Tensor]], Tensor]:

@@ -17,7 +17,7 @@ from surefoot.lab.compare import prepare
 from surefoot.lab.paper.plan import spec_of
 from surefoot.lab.paper.published import OPTIMIZERS, configurations, eta_of
 from surefoot.lab.store import write_atomic
-from surefoot.lab.trainer import Trainer, pinned_threads
+from surefoot.lab.trainer import Trainer, pinned_arithmetic
 
 NAME = "steps.csv"
 #: Points kept of each epoch: each is the mean over a tenth of its steps.
@@ -75,7 +75,7 @@ def train(task: str, spec: str, epochs: int, data_dir: Path | None, **overrides:
     setup = prepare(task, [spec], seeds=1, epochs=epochs, data_dir=data_dir, **overrides)
     [contestant] = setup.contestants
     weights: list[float] = []
-    with pinned_threads(setup.threads):
+    with pinned_arithmetic(setup.threads):
         trainer = Trainer(setup.config(contestant, 0, epochs), setup.task, contestant)
 
         def note(optimizer: Any, *_: Any) -> None:
