@@ -1,5 +1,7 @@
 """The models are the paper's: layer by layer, and by their numbers of parameters."""
 
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -43,6 +45,21 @@ def test_cnn_layers_and_sides():
     hidden = F.linear(values.reshape(2, -1), model.hidden.weight, model.hidden.bias).clamp(min=0)
     expected = F.linear(hidden, model.out.weight, model.out.bias)
     torch.testing.assert_close(model(images), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("pool_padding", "side"), [(0, 32), (1, 8)])
+def test_pooling_before_rectifying_is_the_paper_s_order_bit_for_bit(pool_padding, side):
+    torch.manual_seed(0)
+    ours = CNN((3, side), channels=(8, 8, 8), hidden=16, pool_padding=pool_padding)
+    theirs = copy.deepcopy(ours)
+    for start in (0, 3, 6):
+        theirs.features[start + 1], theirs.features[start + 2] = nn.ReLU(), theirs.features[start + 1]
+    images = torch.randn(4, 3, side, side).round(decimals=1)  # some windows hold equal values
+    for model in (ours, theirs):
+        model(images).square().sum().backward()
+    assert torch.equal(ours(images), theirs(images))
+    for one, other in zip(ours.parameters(), theirs.parameters()):
+        assert torch.equal(one.grad, other.grad)
 
 
 def test_cnn_weights_and_gradients_stay_contiguous():

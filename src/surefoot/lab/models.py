@@ -92,8 +92,10 @@ class CNN(nn.Module):
                 )
             layers += [
                 nn.Conv2d(inputs, outputs, kernel_size=5, stride=1, padding=2),
-                nn.ReLU(),
+                # The paper names ReLU first: the largest of rectified values is the rectified largest, bit for bit
+                # and in the gradient too, and this order rectifies a quarter of the numbers.
                 nn.MaxPool2d(kernel_size=3, stride=2, padding=pool_padding, ceil_mode=False),
+                nn.ReLU(),
             ]
             inputs, side = outputs, (side + 2 * pool_padding - 3) // 2 + 1
         self.features = nn.Sequential(*layers)
