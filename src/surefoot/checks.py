@@ -194,14 +194,14 @@ def is_fine(optimizer: LossAware, loss: Number) -> bool | Tensor:
     return fine
 
 
-def is_usable(weight: Number, group: dict[str, Any], who: str) -> bool | Tensor:
+def is_usable(weight: Number, group: dict[str, Any], optimizer: LossAware) -> bool | Tensor:
     """Whether a rule gave a weight that a gradient can be multiplied by; its square must be finite too."""
     square = weight * weight
     usable = square.isfinite() if isinstance(square, Tensor) else math.isfinite(square)
     if group["nonfinite"] == "raise" and not usable:
         raise FloatingPointError(
-            f"{who}: the rule weights the gradient by {float(weight)}, and nonfinite='raise' was asked for; this group "
-            "was not changed (nonfinite='skip' skips such steps)"
+            f"{type(optimizer).__name__}: the rule weights the gradient by {float(weight)}, and nonfinite='raise' was "
+            "asked for; this group was not changed (nonfinite='skip' skips such steps)"
         )
     return usable
 

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from surefoot.engines.base import Engine, Members, wide
+from surefoot.moments import Cell
 
 CPU = torch.device("cpu")
 States = MutableMapping[Tensor, dict[str, Any]]
@@ -135,41 +136,72 @@ def _to_ordinary_units(engine: Engine, state: dict[str, Any]) -> None:
         del state[unit]
 
 
+#: What decides which state there is, by which path a group steps, and whether its steady state is remembered at all.
+_DECIDES = ("amsgrad", "foreach", "fused", "capturable", "differentiable", "reference", "check_gradients")
+_RARE = slice(_DECIDES.index("capturable"), None)
+_LAYOUT = operator.attrgetter("layout")
+_DENSE = {torch.strided}
+
+
 class Roster:
     """Parameters that all share one history, remembered from one step to the next: the steady state, checked cheaply.
 
-    Whatever a user may change is looked up again: gradients, the state of each parameter and the tensors in it.
+    Whatever a user may change is looked up again: gradients, options, the state of each parameter and the tensors in
+    it. What is saved is the way there, and the calls into torch that reading and writing scalars would take.
+    In training the caches are cold at each step, so what counts here is how little is called.
     """
 
-    def __init__(self, params: list[Tensor], states: list[dict[str, Any]]) -> None:
-        self.params, self.states = params, states
+    def __init__(
+        self, engine: Engine, group: dict[str, Any], params: list[Tensor], states: list[dict[str, Any]], path: str
+    ) -> None:
+        self.params, self.states, self.path = params, states, path
+        self.options, self.names = list(map(group.get, _DECIDES)), engine.state_names(group)
+        first = states[0]
+        self.step = Cell(first["step"])
+        self.cells = {name: Cell(first[name]) for name in engine.scalars}
+        own = {"step": self.step.tensor} | {name: cell.tensor for name, cell in self.cells.items()}
+        self.scalars = list(own.items())
+        for state in states:
+            state.update(own)
 
     @classmethod
-    def of(cls, members: list[Members], group: dict[str, Any], states: States) -> Roster | None:
-        """A roster, where one bucket holds every parameter as it is."""
+    def of(
+        cls, engine: Engine, group: dict[str, Any], states: States, members: list[Members], path: str = ""
+    ) -> Roster | None:
+        """A roster, where one bucket holds every parameter as it is and nothing is out of the ordinary."""
         params = group["params"]
-        alone = len(members) == 1 and all(map(operator.is_, members[0].params, params))
-        if not alone or len(members[0].params) != len(params):
+        alone = len(members) == 1 and len(members[0].params) == len(params)
+        if not alone or not all(map(operator.is_, members[0].params, params)):
             return None
-        return cls(list(params), [states[p] for p in params])
+        first = states[params[0]]
+        kept = all(first[name].dtype in Cell.CODES for name in ("step", *engine.scalars))
+        if not kept or any(list(map(group.get, _DECIDES))[_RARE]) or torch.compiler.is_compiling():
+            return None
+        return cls(engine, group, list(params), [states[p] for p in params], path)
 
-    def members(self, engine: Engine, group: dict[str, Any], states: States) -> Members | None:
-        """What to update now, or None when something is not as it was."""
-        params = self.params
-        grads = [p.grad for p in params]
+    def members(self, group: dict[str, Any], states: States) -> Members | None:
+        """What to update now, by ``path``; None when something is not as it was."""
+        params, own = self.params, self.states
         if (
-            len(group["params"]) != len(params)
+            list(map(group.get, _DECIDES)) != self.options
+            or len(group["params"]) != len(params)
             or not all(map(operator.is_, group["params"], params))
-            or not all(map(operator.is_, map(states.get, params), self.states))
-            or not all(map(operator.is_not, grads, repeat(None)))
         ):
             return None
-        first = self.states[0]
-        wanted = engine.state_names(group)
-        if not all(map(first.__contains__, wanted)):  # AMSGrad was switched on
+        # Nearly always the states lie there in the order of the parameters; to look one up takes a call of its hash.
+        in_order = len(states) == len(own) and all(map(operator.is_, states.values(), own))
+        if not (in_order or all(map(operator.is_, map(states.get, params), own))):
             return None
-        kept = [[state[name] for state in self.states] for name in wanted]
-        return Members(params, grads, kept, first["step"], {name: first[name] for name in engine.scalars})  # type: ignore[arg-type]
+        first = own[0]
+        for name, tensor in self.scalars:
+            if first[name] is not tensor:
+                return None
+        grads: list[Any] = [p.grad for p in params]
+        if not all(map(operator.is_not, grads, repeat(None))) or set(map(_LAYOUT, grads)) != _DENSE:
+            return None
+        kept = [[state[name] for state in own] for name in self.names]
+        members = Members(params, grads, kept, self.step, self.cells)
+        return members if self.path != "fused" or members.aligned() else None
 
 
 def bucket(

@@ -60,22 +60,20 @@ class TakesLoss(Optimizer):
         """The loss of this step, averaged over ranks: a float on the host or a tensor on its device."""
         recorded = self._gathered.take()
         given = loss if loss is not None else (returned if recorded is None else None)
-        stays = self._keeps_tensors()
+        # In a graph to capture or to compile a number that lies on the CPU stays a tensor too.
+        stays = torch.compiler.is_compiling()
+        for group in self.param_groups:
+            stays = stays or bool(group.get("capturable"))
         if given is not None:
             if type(given) is Tensor and given.is_cpu and given.numel() == 1 and not (stays or given.is_complex()):
                 given = given.item()
-            recorded = (readings.as_scalar(given, who=type(self).__name__), 1.0)
+            if type(given) is not float:
+                given = readings.as_scalar(given, who=type(self).__name__)
+            recorded = (given, 1.0)
         if recorded is None:
             return None
         reading = readings.average(*recorded, self.process_group, self.param_groups)
         return reading.item() if isinstance(reading, Tensor) and reading.is_cpu and not stays else reading
-
-    def _keeps_tensors(self) -> bool:
-        """Whether a number that lies on the CPU is to stay a tensor: in a graph to capture or to compile."""
-        for group in self.param_groups:
-            if group.get("capturable"):
-                return True
-        return torch.compiler.is_compiling()
 
 
 def described(vector: Tensor) -> dict[str, Tensor]:

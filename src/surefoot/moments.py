@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from array import array
+from struct import Struct
 from typing import Any, NamedTuple
 
 import torch
@@ -52,11 +53,37 @@ class Ledger:
 
     def read(self) -> Seen:
         """What was seen so far."""
-        return Seen(*self.memory)
+        return tuple.__new__(Seen, self.memory)  # as Seen(*memory), without the detour through its defaults
 
     def write(self, seen: Seen) -> None:
         """Keep what is seen now."""
-        self.memory[:] = array("d", seen)
+        _DOUBLES.pack_into(self.memory, 0, *seen)
+
+
+_DOUBLES = Struct(f"{len(Seen._fields)}d")
+
+
+class Cell:
+    """A scalar of the host, read and written like a 0-d tensor but without calling into torch, which shares it.
+
+    >>> cell = Cell(torch.tensor(2.0))
+    >>> cell.fill_(cell.item() + 1)
+    >>> cell.tensor
+    tensor(3.)
+    """
+
+    __slots__ = ("memory", "tensor")
+    CODES = {torch.float32: "f", torch.float64: "d"}
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.memory = array(self.CODES[tensor.dtype], [tensor.item()])
+        self.tensor = torch.frombuffer(self.memory, dtype=tensor.dtype).view(())
+
+    def item(self) -> float:
+        return self.memory[0]
+
+    def fill_(self, value: float) -> None:
+        self.memory[0] = value
 
 
 def observe(seen: Seen, loss: Number, beta: float) -> Seen:
@@ -81,4 +108,4 @@ def observe(seen: Seen, loss: Number, beta: float) -> Seen:
         # math.sqrt of a Python float: tens of nanoseconds, in a path where a tensor operation costs microseconds.
         std = math.sqrt(max(1 - share, 0.0)) * math.hypot(seen.std, math.sqrt(share) * distance)
         best = min(seen.best, mean)
-    return Seen(count, mean, std, best, *seen[4:])
+    return tuple.__new__(Seen, (count, mean, std, best, *seen[4:]))

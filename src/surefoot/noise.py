@@ -19,6 +19,7 @@ MASK = 0xFFFFFFFF
 # Odd multipliers below 2**31, so that the product with a 32-bit word fits in a signed 64-bit integer.
 MULTIPLIERS = (0x7FEB352D, 0x31848BAB)
 GOLDEN = 0x9E3779B9
+_MIXING = (*MULTIPLIERS, MASK, 15, 16)
 
 
 def mix(word: Any, *, of: Any = int) -> Any:
@@ -29,10 +30,10 @@ def mix(word: Any, *, of: Any = int) -> Any:
     >>> hex(mix(1)), mix(1) == mix(2)
     ('0x2e22f08b', False)
     """
-    first, second = MULTIPLIERS
-    word = ((word ^ (word >> of(16))) * of(first)) & of(MASK)
-    word = ((word ^ (word >> of(15))) * of(second)) & of(MASK)
-    return word ^ (word >> of(16))
+    first, second, mask, less, more = _MIXING if of is int else map(of, _MIXING)
+    word = ((word ^ (word >> more)) * first) & mask
+    word = ((word ^ (word >> less)) * second) & mask
+    return word ^ (word >> more)
 
 
 @lru_cache(maxsize=1024)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, ClassVar, overload
 
@@ -73,8 +74,10 @@ class LossAware(TakesLoss):
             closure: computes the loss and the gradients again, and returns the loss.
             loss: the loss whose gradients these are; wins over recorded losses, which win over the closure's value.
         """
-        returned = self._evaluate(closure)
+        returned = None if closure is None else self._evaluate(closure)
         reading = self._reading(loss, returned)
+        if type(reading) is float and self._step_steadily(reading):
+            return returned
         if reading is None:
             checks.only_creates_state(self, closure)
             for group in self.param_groups:
@@ -93,29 +96,48 @@ class LossAware(TakesLoss):
                 self._step_on_host(index, group, float(value), bool(fine))
         return returned
 
+    def _step_steadily(self, reading: float) -> bool:
+        """Take the step where all is as it was in the last one, as it nearly always is; else change nothing."""
+        if not math.isfinite(reading):
+            return False
+        ready = []
+        for index, group in enumerate(self.param_groups):
+            roster = self._rosters.get(index)
+            members = roster.members(group, self.state) if roster is not None else None
+            if members is None:
+                return False
+            ready.append((index, group, members))
+        for index, group, members in ready:
+            self._step_on_host(index, group, -reading if group["maximize"] else reading, True, members)
+        return True
+
     def _lives_on_device(self, group: dict[str, Any], reading: Number) -> bool:
         if group["reference"]:
             return False
         return bool(group["capturable"]) or isinstance(reading, Tensor) or group["seen"].device.type != "cpu"
 
     def _loss_beta(self, group: dict[str, Any]) -> float:
-        return self.engine.momentum(group) if group["loss_beta"] is None else group["loss_beta"]
+        beta = group["loss_beta"]
+        return self.engine.momentum(group) if beta is None else beta
 
-    def _step_on_host(self, index: int, group: dict[str, Any], loss: float, fine: bool) -> None:
+    def _step_on_host(
+        self, index: int, group: dict[str, Any], loss: float, fine: bool, members: Members | None = None
+    ) -> None:
         ledger = self._ledger(index, group)
         seen = after = ledger.read()
         if fine and not group["reference"]:
             noise = standard_normal(group["seed"], int(seen.count), index) if self.rule.uses_noise else 0.0
             after = weigh(self.rule, seen, loss, group["eta"], noise, group["weighting"])
-            fine = bool(checks.is_usable(after.weight, group, type(self).__name__))
+            fine = math.isfinite(after.weight * after.weight) or bool(checks.is_usable(after.weight, group, self))
         if not fine:
             ledger.write(seen._replace(skipped=seen.skipped + 1))
             return
-        if group["reference"]:
+        if members is not None:
+            self.engine.update(members, group, after.weight, 1, self._rosters[index].path)  # type: ignore[union-attr]
+        elif group["reference"]:
             after = published_step(self, index, group, loss, seen)
         else:
-            for members, path in self._members_on_host(index, group):
-                self.engine.update(members, group, after.weight, 1, path)
+            self._update_on_host(index, group, after.weight)
         ledger.write(observe(after, loss, self._loss_beta(group)))
 
     def _ledger(self, index: int, group: dict[str, Any]) -> Ledger:
@@ -126,16 +148,19 @@ class LossAware(TakesLoss):
             group["seen"] = ledger.vector
         return ledger
 
-    def _members_on_host(self, index: int, group: dict[str, Any]) -> list[tuple[Members, str]]:
-        """What is updated together, and by which path."""
+    def _update_on_host(self, index: int, group: dict[str, Any], weight: float) -> None:
+        """Move the parameters, and remember the way there where all of them went together."""
         roster = self._rosters.get(index)
-        steady = roster.members(self.engine, group, self.state) if roster is not None else None
-        if steady is not None:
-            return [(steady, checks.choose_path(group, self.engine, steady))]
+        steady = roster.members(group, self.state) if roster is not None else None
+        if roster is not None and steady is not None:
+            self.engine.update(steady, group, weight, 1, roster.path)
+            return
         params, grads, steps, lists = self._lists(group, on_device=False)
         every = list(histories.bucket(self.engine, group, params, grads, steps, lists, on_device=False))
-        self._rosters[index] = histories.Roster.of(every, group, self.state)
-        return [(members, checks.choose_path(group, self.engine, members)) for members in every]
+        paths = [checks.choose_path(group, self.engine, members) for members in every]
+        for members, path in zip(every, paths):
+            self.engine.update(members, group, weight, 1, path)
+        self._rosters[index] = histories.Roster.of(self.engine, group, self.state, every, *paths[:1])
 
     def _step_on_device(self, index: int, group: dict[str, Any], loss: Number, fine: bool | Tensor) -> None:
         if self._rosters.get(index) is not None:
@@ -151,7 +176,7 @@ class LossAware(TakesLoss):
         noise = standard_normal_tensor(group["seed"], seen.count, index) if self.rule.uses_noise else 0.0
         after = weigh(self.rule, seen, safe, group["eta"], noise, group["weighting"])
         weight = scalar_on(home, after.weight)
-        proceed = proceed & checks.is_usable(weight, group, type(self).__name__)
+        proceed = proceed & checks.is_usable(weight, group, self)
         params, grads, steps, lists = self._lists(group, on_device=True)
         compiling = torch.compiler.is_compiling()
         for members in histories.bucket(

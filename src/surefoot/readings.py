@@ -18,6 +18,9 @@ THREE_WAYS = (
 )
 
 
+_AVAILABLE = dist.is_available()  # built in or not
+
+
 def as_scalar(loss: Any, *, who: str) -> Number:
     """Turn a loss into a float, or into a detached 0-d tensor that stays on its device.
 
@@ -53,30 +56,33 @@ class Gathered:
     new window, and a step reads the newest window that holds anything.
     """
 
+    NOTHING: tuple[tuple[Number, float], tuple[Number, float]] = ((0.0, 0.0), (0.0, 0.0))
+
     def __init__(self) -> None:
-        self.windows: list[tuple[Number, float]] = [(0.0, 0.0), (0.0, 0.0)]
+        self.windows = self.NOTHING
 
     def add(self, loss: Number, weight: float) -> None:
         """Take one micro-batch in."""
         if isinstance(loss, Tensor) and loss.dtype.itemsize < 4:
             loss = loss.float()  # a sum of many half-precision losses would round, or overflow
-        total, mass = self.windows[1]
-        self.windows[1] = (total + weight * loss, mass + weight)
+        older, (total, mass) = self.windows
+        self.windows = (older, (total + weight * loss, mass + weight))
 
     def open_window(self) -> None:
         """Gradients were cleared."""
-        if self.windows[1][1] or self.windows[0][1]:
-            self.windows = [self.windows[1], (0.0, 0.0)]
+        self.windows = (self.windows[1], (0.0, 0.0)) if self.windows[1][1] else self.NOTHING
 
     def take(self) -> tuple[Number, float] | None:
         """The sum and the mass of what was recorded for this step, or None; nothing stays behind."""
-        newest = next((w for w in reversed(self.windows) if w[1]), None)
+        if self.windows is self.NOTHING:
+            return None
+        older, newest = self.windows
         self.clear()
-        return newest
+        return newest if newest[1] else older
 
     def clear(self) -> None:
         """Forget what was recorded."""
-        self.windows = [(0.0, 0.0), (0.0, 0.0)]
+        self.windows = self.NOTHING
 
 
 def check_mass(weight: float) -> float:
@@ -88,7 +94,7 @@ def check_mass(weight: float) -> float:
 
 def average(total: Number, mass: float, group: Any, param_groups: list[dict[str, Any]]) -> Number:
     """The mean loss, over all ranks where training is distributed: otherwise replicas would drift apart."""
-    if group is False or not (dist.is_available() and dist.is_initialized()) or dist.get_world_size(group) <= 1:
+    if group is False or not (_AVAILABLE and dist.is_initialized()) or dist.get_world_size(group) <= 1:
         return total if mass == 1 else total / mass
     on_host = not isinstance(total, Tensor)
     if on_host:  # gloo reduces on the CPU, NCCL only on its device

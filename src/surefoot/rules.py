@@ -66,15 +66,16 @@ def weigh(rule: Rule, seen: Seen, loss: Number, eta: float, noise: Number, weigh
     distance = loss - seen.mean
     lean, factor = rule.lean(seen, eta, noise)
     tilt = lean / (factor + (factor == 0))
-    z = where(flat, distance * 0.0, distance / (seen.std + flat))
+    # On the host there is nearly always a spread, and nothing to choose.
+    z = distance / seen.std if flat is False else where(flat, distance * 0.0, distance / (seen.std + flat))
     if weighting == "unit" or not rule.scales:
         weight = 1 + tilt * z
     else:
         # Never divides by the std. While there is no spread the sign says nothing about the ground: the magnitude
         # keeps the first step from climbing.
         weight = factor * seen.std + lean * distance
-        weight = where(flat, abs(weight), weight)
-    return Seen(*seen[:5], z, tilt, weight)
+        weight = weight if flat is False else where(flat, abs(weight), weight)
+    return tuple.__new__(Seen, (*seen[:5], z, tilt, weight))
 
 
 def _plain(seen: Seen, eta: float, noise: Number) -> Lean:

@@ -191,7 +191,8 @@ def test_subnormal_weights_are_zero_in_a_run_and_only_there(tiny_task: MakeTask,
     task, one = tiny_task(), Contestant.create("watched", Watched, {})
     config = make_config(task, one, seed=0, epochs=1, defaults={"lr": 0.5})
     run(config, task, tmp_path / "run", contestant=one)
-    assert seen and all(seen)
+    assert seen
+    assert all(seen)
     assert not flushes_subnormals()
 
 

@@ -44,10 +44,7 @@ class Adam(Engine):
     def update(self, members: Members, group: dict[str, Any], weight: Number, proceed: Number, path: str) -> None:
         if isinstance(weight, Tensor):
             self._on_device(members, group, weight, proceed, path)
-        else:
-            self._on_host(members, group, weight, path)
-
-    def _on_host(self, members: Members, group: dict[str, Any], weight: float, path: str) -> None:
+            return
         beta1, beta2 = betas_of(group)
         lr, t = float(group["lr"]), counted(members, 1)
         mean, decay1, gain1 = advance(members.scalars["weight_mean"], abs(weight), beta1)

@@ -9,7 +9,9 @@ tensor too (``proceed``), because a branch on it would wait for the device.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, ClassVar
 
 import torch
@@ -18,16 +20,19 @@ from torch import Tensor
 from surefoot.engines.lists import Foreach, ForLoop, Tensors
 from surefoot.moments import Number
 
+#: A 0-d tensor; on the host it may be a Cell, which is read and written in the same way.
+Scalar = Any
 
-@dataclass
+
+@dataclass(slots=True)
 class Members:
     """Parameters that are updated together: lists of equal length, and the scalars that they share."""
 
     params: Tensors
     grads: Tensors
     kept: list[Tensors]
-    step: Tensor
-    scalars: dict[str, Tensor]
+    step: Scalar
+    scalars: Mapping[str, Scalar]
 
     def aligned(self) -> bool:
         """Whether entry i lies at the same place in memory in each of a parameter's tensors.
@@ -35,11 +40,11 @@ class Members:
         The fused kernels take it for granted; on the CPU they do not look, and would mix up a transposed gradient or
         write past the edges of a parameter that is a slice.
         """
-        columns = (self.params, self.grads, *self.kept)
-        if all(all(map(Tensor.is_contiguous, column)) for column in columns):
+        if all(map(Tensor.is_contiguous, chain(self.params, self.grads, *self.kept))):
             return True
         # State has no gaps: where its strides are the parameter's, the parameter has none either.
-        return all(all(x.stride() == p.stride() for x, p in zip(column, self.params)) for column in columns[1:])
+        columns = (self.grads, *self.kept)
+        return all(all(x.stride() == p.stride() for x, p in zip(column, self.params)) for column in columns)
 
 
 class Engine:

@@ -9,6 +9,7 @@ from torch import Tensor
 from surefoot.engines.base import (
     Engine,
     Members,
+    Scalar,
     applied,
     betas_of,
     counted,
@@ -58,8 +59,11 @@ class NAdam(Engine):
         add_scaled(ops, members.params, move, -1.0)
 
 
-def _multiply_in(product: Tensor, mu: Number, proceed: Number) -> Number:
+def _multiply_in(product: Scalar, mu: Number, proceed: Number) -> Number:
     """Take mu into the shared running product and return it (0 where the step is skipped: it may still be 1)."""
+    if not isinstance(proceed, Tensor):
+        product.fill_(product.item() * mu)
+        return product.item()
     # Through a view: torch.compile (2.13) loses what is written in place into a float64 scalar itself.
     product.view(1).mul_(keep(mu, proceed))
-    return applied(product, proceed) if isinstance(proceed, Tensor) else product.item()
+    return applied(product, proceed)

@@ -8,13 +8,13 @@ in the parameter's dtype. The division is a free choice of units: any state with
 
 from __future__ import annotations
 
-from torch import Tensor
+from surefoot.engines.base import Scalar
 
 #: A kernel that is told only the decay computes the gain from it, well enough for float32 down to here.
 LEAST_GAIN = 1e-9
 
 
-def advance(kept: Tensor, size: float, beta: float) -> tuple[float, float, float]:
+def advance(kept: Scalar, size: float, beta: float) -> tuple[float, float, float]:
     """Take one weight into its running mean; return the mean, and the decay and the gain of the normalised moment.
 
     Decay and gain sum to one, but a small gain taken as the rest of the decay would be rounding and nothing else.
