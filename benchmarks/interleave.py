@@ -24,7 +24,7 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def interleave(
-    contenders: Mapping[str, Callable[[], float]], rounds: int, seed: int = 0
+    contenders: Mapping[str, Callable[[], float]], rounds: int, *, seed: int = 0, warm_up: bool = True
 ) -> dict[str, dict[str, float]]:
     """Run every contender once a round and compare it with the first one.
 
@@ -32,6 +32,7 @@ def interleave(
         contenders: functions that do the work once and return the seconds it took; the first is the baseline.
         rounds: how many times.
         seed: of the order within rounds and of the bootstrap.
+        warm_up: run each once untimed first; needless where every run starts processes of its own.
     """
     shuffler = random.Random(seed)
     baseline, *names = contenders
@@ -39,7 +40,7 @@ def interleave(
     seconds: dict[str, list[float]] = {name: [] for name in names}
     ratios: dict[str, list[float]] = {name: [] for name in names}
     base: list[float] = []
-    for run in contenders.values():
+    for run in contenders.values() if warm_up else ():
         run()  # state is created and pages are touched
     collecting = gc.isenabled()
     gc.disable()

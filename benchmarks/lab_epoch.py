@@ -3,13 +3,13 @@
     python benchmarks/lab_epoch.py [--quick] [--tasks lr,mlp,cnn] [--no-workers] [--save]
 
 With SUREFOOT_DATA set the data are MNIST and CIFAR-10, else random images of the same shapes. Everything a run does is
-timed: building the model, training, validating, writing metrics and the checkpoint. One thread per process.
+timed: building the model, training, validating, writing metrics and the checkpoint; starting a process and loading the
+data are not. The lab's runs are computed by a worker, as `surefoot compare` has it. One thread per process.
 """
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import os
 import tempfile
 import time
@@ -28,11 +28,11 @@ from surefoot.lab import data, find_task
 HERE = Path(__file__).parent
 BASELINE = "bare loop, Adam fused"
 
-#: By model: the named task, the data set, and how many training and validation images an epoch has (None: all).
-TASKS: dict[str, tuple[str, str, int | None, int | None]] = {
-    "lr": ("mnist-lr", "mnist", None, None),
-    "mlp": ("mnist-mlp", "mnist", None, None),
-    "cnn": ("cifar10-cnn", "cifar10", 6400, 1280),
+#: By model: the named task, the data set, and how many training images an epoch has (None: all).
+TASKS: dict[str, tuple[str, str, int | None]] = {
+    "lr": ("mnist-lr", "mnist", None),
+    "mlp": ("mnist-mlp", "mnist", None),
+    "cnn": ("cifar10-cnn", "cifar10", 3200),
 }
 
 
@@ -41,14 +41,15 @@ def spec_of(model: str) -> str:
     return TASKS[model][0] if os.environ.get("SUREFOOT_DATA") else f"{HERE / 'synthetic_tasks.py'}:{model}"
 
 
+def size_of(model: str, quick: bool) -> int | None:
+    size = TASKS[model][2]
+    return (1280 if size else 6400) if quick else size
+
+
 def load(model: str, quick: bool) -> tuple[lab.Task, tuple[Tensor, Tensor]]:
     """The task, and its raw images for the pipeline that prepares them one by one."""
-    _, name, size, valid_size = TASKS[model]
-    if quick:
-        size, valid_size = (1280, 256) if size else (6400, 1280)
-    task = find_task(spec_of(model), subset=size)
-    if valid_size:
-        task = dataclasses.replace(task, valid=(task.valid[0][:valid_size], task.valid[1][:valid_size]))
+    name = TASKS[model][1]
+    task = find_task(spec_of(model), subset=size_of(model, quick))
     count = len(task.train[0])
     if os.environ.get("SUREFOOT_DATA"):
         found = data.load(name)
@@ -70,13 +71,16 @@ def timed(work: Callable[[], Any]) -> Callable[[], float]:
     return run
 
 
-def in_lab(task: str | lab.Task, optimizer: str, epochs: int, *, jobs: int = 1, seeds: int = 1, **options: Any) -> None:
-    """Runs in a folder of their own, so that nothing is found done."""
+def in_lab(task: str, optimizer: str, epochs: int, *, jobs: int = 1, seeds: int = 1, **options: Any) -> float:
+    """Runs in a folder of their own, so that nothing is found done; returns the seconds from first to last write."""
     with tempfile.TemporaryDirectory() as out:
         options |= {"seeds": seeds, "epochs": epochs, "jobs": jobs, "weight_decay": 1e-4, "progress": False}
         found = lab.compare(task, [optimizer], out=out, **options)
         if not found.ok:
             raise RuntimeError(str(found.failures))
+        starts = [path.stat().st_mtime for path in Path(out).glob("*/*/config.json")]
+        ends = [path.stat().st_mtime for path in Path(out).glob("*/*/*") if path.name != "lock"]
+        return max(ends) - min(starts)
 
 
 def epochs_of(model: str, quick: bool) -> int:
@@ -91,8 +95,8 @@ def compare_loops(model: str, quick: bool, rounds: int) -> dict[str, dict[str, f
         {
             BASELINE: timed(lambda: bare(task, epochs)),
             "the same again": timed(lambda: bare(task, epochs)),
-            "lab, Adam": timed(lambda: in_lab(task, "adam", epochs)),
-            "lab, AdamS": timed(lambda: in_lab(task, "adams", epochs)),
+            "lab, Adam": lambda: in_lab(spec_of(model), "adam", epochs, subset=size_of(model, quick)),
+            "lab, AdamS": lambda: in_lab(spec_of(model), "adams", epochs, subset=size_of(model, quick)),
             "usual pipeline": timed(lambda: usual(task, raw, augment=model == "cnn", epochs=epochs)),
         },
         rounds,
@@ -102,7 +106,7 @@ def compare_loops(model: str, quick: bool, rounds: int) -> dict[str, dict[str, f
 def compare_workers(model: str, quick: bool, rounds: int) -> dict[str, dict[str, float]]:
     """Seconds of the same runs with one process and with two."""
     spec = spec_of(model)
-    epochs = (2 if quick else 30) if model == "lr" else (1 if quick else 4)
+    epochs = (2 if quick else 40) if model == "lr" else (1 if quick else 3)
     options = {"seeds": 4, "subset": 6400 if quick else None}
     return interleave(
         {
@@ -110,6 +114,7 @@ def compare_workers(model: str, quick: bool, rounds: int) -> dict[str, dict[str,
             "two workers": timed(lambda: in_lab(spec, "adam", epochs, jobs=2, **options)),
         },
         rounds,
+        warm_up=False,
     )
 
 
@@ -133,7 +138,7 @@ def main() -> None:
         print(f"measuring {model} ...", flush=True)
         loops[model] = compare_loops(model, args.quick, rounds)
         if model != "cnn" and not args.no_workers:
-            workers[model] = compare_workers(model, args.quick, min(rounds, 3))
+            workers[model] = compare_workers(model, args.quick, min(rounds, 2))
     facts = conditions() | {"data": "MNIST, CIFAR-10" if os.environ.get("SUREFOOT_DATA") else "random images"}
     text = tables(loops, workers, facts)
     print(f"\n{text}")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
+from PIL import Image, ImageOps
 from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset
@@ -78,12 +80,16 @@ def validated(model: torch.nn.Module, batches: Any) -> float:
 
 def _raw(valid: tuple[Tensor, Tensor], images: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
     """As many raw images as there are prepared ones to validate on; which ones does not matter for time."""
-    count = len(valid[0])
-    return images[0][:count], images[1][:count]
+    index = torch.arange(len(valid[0])) % len(images[0])
+    return images[0][index], images[1][index]
 
 
 class ImageByImage(Dataset[tuple[Tensor, Tensor]]):
-    """One image at a time: to float, perhaps a random crop and flip, normalised."""
+    """One image at a time, through PIL, as torchvision's data sets and transforms do it.
+
+    A picture is made of the stored bytes, perhaps padded, cropped and flipped, made a float tensor in [0, 1] with the
+    channels first, and normalised by tensors of means and stds.
+    """
 
     def __init__(self, images: Tensor, labels: Tensor, mean: float, std: float, augment: bool = False) -> None:
         self.images, self.labels, self.mean, self.std, self.augment = images, labels, mean, std, augment
@@ -92,11 +98,15 @@ class ImageByImage(Dataset[tuple[Tensor, Tensor]]):
         return len(self.images)
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        image = self.images[index]
+        stored = self.images[index].numpy()
+        picture = Image.fromarray(stored[0] if len(stored) == 1 else stored.transpose(1, 2, 0))
         if self.augment:
-            framed = F.pad(image, (4, 4, 4, 4))
-            down, right = torch.randint(9, (2,)).tolist()
-            image = framed[:, down : down + image.shape[1], right : right + image.shape[2]]
-            if torch.rand(()) < 0.5:
-                image = image.flip(-1)
-        return image.float().div(255).sub(self.mean).div(self.std), self.labels[index]
+            framed = ImageOps.expand(picture, border=4)
+            left, top = torch.randint(9, (2,)).tolist()
+            picture = framed.crop((left, top, left + picture.width, top + picture.height))
+            if torch.rand(1) < 0.5:
+                picture = picture.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+        values = torch.from_numpy(np.array(picture)).view(picture.height, picture.width, -1)
+        image = values.permute(2, 0, 1).contiguous().float().div(255)
+        mean, std = (torch.as_tensor([x] * len(image)).view(-1, 1, 1) for x in (self.mean, self.std))
+        return image.clone().sub_(mean).div_(std), self.labels[index]
