@@ -3,7 +3,8 @@
 Every round runs all contenders once, in a new random order, and the baseline before and after each of them: the ratio
 is to the mean of these two neighbours, so that whatever else the machine is doing hits both sides. The table shows
 the median over rounds, the quartiles, and a bootstrap interval of the median. A second copy of the baseline runs along:
-how far it is from 1.00 is what the benchmark itself gets wrong.
+how far it is from 1.00 is what the benchmark itself gets wrong. Where memory happens to lie makes one contender faster
+than its twin, so a benchmark of memory sits down several times and builds its contenders anew.
 """
 
 from __future__ import annotations
@@ -23,23 +24,50 @@ import torch
 RESULTS = Path(__file__).parent / "results"
 
 
+Contenders = Mapping[str, Callable[[], float]]
+
+
 def interleave(
-    contenders: Mapping[str, Callable[[], float]], rounds: int, *, seed: int = 0, warm_up: bool = True
+    contenders: Contenders | Callable[[], Contenders],
+    rounds: int,
+    *,
+    sittings: int = 1,
+    seed: int = 0,
+    warm_up: bool = True,
 ) -> dict[str, dict[str, float]]:
     """Run every contender once a round and compare it with the first one.
 
     Args:
-        contenders: functions that do the work once and return the seconds it took; the first is the baseline.
-        rounds: how many times.
+        contenders: functions that do the work once and return the seconds it took; the first is the baseline. With
+            several sittings, a function that makes them.
+        rounds: how many times, in each sitting.
+        sittings: how many times contenders are made anew.
         seed: of the order within rounds and of the bootstrap.
         warm_up: run each once untimed first; needless where every run starts processes of its own.
     """
     shuffler = random.Random(seed)
+    ratios: dict[str, list[float]] = {}
+    seconds: dict[str, list[float]] = {}
+    for _ in range(sittings):
+        _sit(contenders() if callable(contenders) else contenders, rounds, shuffler, warm_up, ratios, seconds)
+    return {name: _summary(ratios[name], seconds[name], shuffler) for name in ratios}
+
+
+def _sit(
+    contenders: Contenders,
+    rounds: int,
+    shuffler: random.Random,
+    warm_up: bool,
+    ratios: dict[str, list[float]],
+    seconds: dict[str, list[float]],
+) -> None:
+    """Run all rounds of one sitting, and add what they took."""
     baseline, *names = contenders
     measure = contenders[baseline]
-    seconds: dict[str, list[float]] = {name: [] for name in names}
-    ratios: dict[str, list[float]] = {name: [] for name in names}
-    base: list[float] = []
+    for name in contenders:
+        ratios.setdefault(name, [])
+        seconds.setdefault(name, [])
+    base = seconds[baseline]
     for run in contenders.values() if warm_up else ():
         run()  # state is created and pages are touched
     collecting = gc.isenabled()
@@ -47,6 +75,7 @@ def interleave(
     try:
         for _ in range(rounds):
             base.append(measure())
+            ratios[baseline].append(1.0)
             for name in shuffler.sample(names, len(names)):
                 seconds[name].append(contenders[name]())
                 base.append(measure())
@@ -55,8 +84,6 @@ def interleave(
     finally:
         if collecting:
             gc.enable()
-    found = {baseline: _summary([1.0] * rounds, base, shuffler)}
-    return found | {name: _summary(ratios[name], seconds[name], shuffler) for name in names}
 
 
 def _summary(ratios: list[float], seconds: list[float], shuffler: random.Random) -> dict[str, float]:

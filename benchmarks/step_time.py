@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import random
 import statistics
 import time
 from collections.abc import Callable
@@ -25,6 +26,8 @@ import surefoot
 
 Shapes = list[tuple[int, ...]]
 BASELINE = "torch Adam fused"
+#: How many times every optimizer and its parameters are made anew, in another order.
+SITTINGS = 3
 
 
 def sets() -> dict[str, Shapes]:
@@ -118,14 +121,25 @@ def measure(
     torch.manual_seed(1)
     fresh = [0.01 * torch.randn(shape) for shape in shapes]
     grads = [torch.zeros_like(x) for x in fresh]
-    benches = {name: Bench(make, shapes, grads, fresh, clock) for name, make in chosen.items()}
-    for bench in benches.values():
-        bench()
-    # Blocks of about 15 ms by the baseline's time: long against the clock, short against the machine's moods.
-    steps = max(1, min(50, round(0.015 / min(benches[BASELINE]() for _ in range(5)))))
-    for bench in benches.values():
-        bench.steps = steps
-    measured = interleave(benches, rounds)
+    benches: dict[str, Bench] = {}
+    shuffler = random.Random(0)
+
+    def made_anew() -> dict[str, Bench]:
+        benches.clear()  # before the new ones, which shall not all fit beside the old
+        made = {
+            name: Bench(chosen[name], shapes, grads, fresh, clock)
+            for name in shuffler.sample(list(chosen), len(chosen))
+        }
+        for bench in made.values():
+            bench()
+        # Blocks of about 15 ms by the baseline's time: long against the clock, short against the machine's moods.
+        steps = max(1, min(50, round(0.015 / min(made[BASELINE]() for _ in range(5)))))
+        for name in chosen:
+            made[name].steps = steps
+            benches[name] = made[name]
+        return benches
+
+    measured = interleave(made_anew, math.ceil(rounds / SITTINGS), sittings=SITTINGS)
     adam = benches[BASELINE].bytes_of_state()
     for name, bench in benches.items():
         measured[name] |= {"state_bytes": bench.bytes_of_state(), "extra_bytes": bench.bytes_of_state() - adam}
