@@ -10,6 +10,7 @@ import re
 import shlex
 import tomllib
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,10 +39,12 @@ def blocks(page: Path, *languages: str) -> list[tuple[int, str]]:
 
 
 @pytest.fixture(autouse=True)
-def _calm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Examples write into an empty folder and draw the same numbers every time."""
+def _calm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Examples write into an empty folder, draw the same numbers every time, and leave the arithmetic as it was."""
     monkeypatch.chdir(tmp_path)
     torch.manual_seed(0)
+    yield
+    torch.set_flush_denormal(False)
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=name_of)
