@@ -173,6 +173,8 @@ class Roster:
         alone = len(members) == 1 and len(members[0].params) == len(params)
         if not alone or not all(map(operator.is_, members[0].params, params)):
             return None
+        if not members[0].aligned():  # the path was a detour
+            return None
         first = states[params[0]]
         kept = all(first[name].dtype in Cell.CODES for name in ("step", *engine.scalars))
         if not kept or any(list(map(group.get, _DECIDES))[_RARE]) or torch.compiler.is_compiling():
