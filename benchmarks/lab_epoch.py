@@ -157,15 +157,17 @@ def tables(loops: dict[str, Any], workers: dict[str, Any], facts: dict[str, Any]
     def cell(one: dict[str, float]) -> str:
         return f"{one['ratio']:.2f} [{one['quartile_1']:.2f}, {one['quartile_3']:.2f}]"
 
-    names = list(next(iter(loops.values())))
+    names = list(next(iter(loops.values()), ()))
     rows = [[name, *(cell(measured[name]) for measured in loops.values())] for name in names]
     unit = ", ".join(f"{model} {measured[BASELINE]['milliseconds'] / 1e3:.2f} s" for model, measured in loops.items())
     rounds = " / ".join(str(measured[BASELINE]["rounds"]) for measured in loops.values())
-    parts = [
-        f"Time of a run / time of the {BASELINE}: median of {rounds} interleaved rounds [quartiles].",
-        markdown(["loop", *loops], rows),
-        f"1.00 is: {unit}.",
-    ]
+    parts = []
+    if loops:
+        parts += [
+            f"Time of a run / time of the {BASELINE}: median of {rounds} interleaved rounds [quartiles].",
+            markdown(["loop", *loops], rows),
+            f"1.00 is: {unit}.",
+        ]
     if workers:
         speed = [[model, f"{1 / one['two workers']['ratio']:.2f}"] for model, one in workers.items()]
         parts += [
