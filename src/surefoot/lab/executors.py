@@ -170,10 +170,10 @@ class Worker:
         ours, theirs = socket.socketpair()
         number = str(threads)
         environment = {
-            **os.environ,
+            **_KEEP_MEMORY,
+            **os.environ,  # which may say otherwise
             "OMP_NUM_THREADS": number,
             "MKL_NUM_THREADS": number,
-            **_KEEP_MEMORY,
             "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
         }
         with _ignoring_interrupts():  # Ctrl-C reaches the whole group of processes; only the parent answers it
