@@ -4,13 +4,15 @@
 
 With SUREFOOT_DATA set the data are MNIST and CIFAR-10, else random images of the same shapes. Everything a run does is
 timed: building the model, training, validating, writing metrics and the checkpoint; starting a process and loading the
-data are not. The lab's runs are computed by a worker, as `surefoot compare` has it. One thread per process.
+data are not. The lab's runs are those of the command `surefoot compare`. One thread per process.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -71,13 +73,14 @@ def timed(work: Callable[[], Any]) -> Callable[[], float]:
     return run
 
 
-def in_lab(task: str, optimizer: str, epochs: int, *, jobs: int = 1, seeds: int = 1, **options: Any) -> float:
-    """Runs in a folder of their own, so that nothing is found done; returns the seconds from first to last write."""
+def in_lab(task: str, optimizer: str, epochs: int, jobs: int = 1, seeds: int = 1, subset: int | None = None) -> float:
+    """The command, in a folder of its own so that nothing is found done; the seconds from first to last write."""
     with tempfile.TemporaryDirectory() as out:
-        options |= {"seeds": seeds, "epochs": epochs, "jobs": jobs, "weight_decay": 1e-4, "progress": False}
-        found = lab.compare(task, [optimizer], out=out, **options)
-        if not found.ok:
-            raise RuntimeError(str(found.failures))
+        options = {"seeds": seeds, "epochs": epochs, "jobs": jobs, "weight-decay": 1e-4, "out": out}
+        options |= {"subset": subset} if subset else {}
+        words = [f"--{name}={value}" for name, value in options.items()]
+        command = [Path(sys.executable).with_name("surefoot"), "compare", task, "-o", optimizer, "--quiet", *words]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         starts = [path.stat().st_mtime for path in Path(out).glob("*/*/config.json")]
         ends = [path.stat().st_mtime for path in Path(out).glob("*/*/*") if path.name != "lock"]
         return max(ends) - min(starts)

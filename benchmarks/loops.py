@@ -84,11 +84,11 @@ def _raw(valid: tuple[Tensor, Tensor], images: tuple[Tensor, Tensor]) -> tuple[T
     return images[0][index], images[1][index]
 
 
-class ImageByImage(Dataset[tuple[Tensor, Tensor]]):
+class ImageByImage(Dataset[tuple[Tensor, int]]):
     """One image at a time, through PIL, as torchvision's data sets and transforms do it.
 
     A picture is made of the stored bytes, perhaps padded, cropped and flipped, made a float tensor in [0, 1] with the
-    channels first, and normalised by tensors of means and stds.
+    channels first, and normalised by tensors of means and stds that are looked at for zeros.
     """
 
     def __init__(self, images: Tensor, labels: Tensor, mean: float, std: float, augment: bool = False) -> None:
@@ -97,7 +97,7 @@ class ImageByImage(Dataset[tuple[Tensor, Tensor]]):
     def __len__(self) -> int:
         return len(self.images)
 
-    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
         stored = self.images[index].numpy()
         picture = Image.fromarray(stored[0] if len(stored) == 1 else stored.transpose(1, 2, 0))
         if self.augment:
@@ -108,5 +108,7 @@ class ImageByImage(Dataset[tuple[Tensor, Tensor]]):
                 picture = picture.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
         values = torch.from_numpy(np.array(picture)).view(picture.height, picture.width, -1)
         image = values.permute(2, 0, 1).contiguous().float().div(255)
-        mean, std = (torch.as_tensor([x] * len(image)).view(-1, 1, 1) for x in (self.mean, self.std))
-        return image.clone().sub_(mean).div_(std), self.labels[index]
+        mean, std = (torch.as_tensor([x] * len(image)) for x in (self.mean, self.std))
+        if (std == 0).any():
+            raise ValueError("a std of 0 cannot be divided by")
+        return image.clone().sub_(mean.view(-1, 1, 1)).div_(std.view(-1, 1, 1)), int(self.labels[index])

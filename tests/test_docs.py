@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import doctest
 import importlib
+import json
 import pkgutil
 import re
 import shlex
@@ -162,3 +163,15 @@ def anchors(text: str) -> set[str]:
     """The names that headings get when a page is shown."""
     headings = re.findall(r"^#+ (.+)$", FENCE.sub("", text), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_step_times_in_the_readme_are_those_that_were_measured() -> None:
+    measured = json.loads((ROOT / "benchmarks/results/step_time.json").read_text())["measured"]
+    text = (ROOT / "README.md").read_text()
+    table = text.partition("<!-- step-time table")[2].partition("<!-- end of step-time table")[0]
+    lines = [line for line in table.splitlines() if line.startswith("| ")][1:]
+    rows = [[cell.strip(" *`") for cell in line.split("|")[1:-1]] for line in lines]
+    for name, *cells in rows:
+        [found] = [one for one in measured["mlp"] if one.endswith(name.partition(" (")[0])]
+        assert cells == [f"{each[found]['ratio']:.2f}" for each in measured.values()], name
+    assert len(rows) == len(measured["mlp"]) - 1  # all but the baseline

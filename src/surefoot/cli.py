@@ -413,4 +413,7 @@ def _finish(found: Results, path: Path) -> None:
 
 def main() -> None:
     """Entry point of the `surefoot` command."""
+    from surefoot.lab.memory import keep_freed_memory
+
+    keep_freed_memory()  # --jobs 1 computes in this process
     app()

@@ -156,11 +156,6 @@ def in_workers(source: TaskSource, requests: Sequence[RunRequest], report: Repor
             worker.kill()
 
 
-# glibc hands a freed block of megabytes back to the system and gets it again, page by page, in the next step: a
-# quarter of the time of the paper's CNN. A worker keeps what it has used; elsewhere than on glibc this says nothing.
-_KEEP_MEMORY = dict.fromkeys(("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"), str(2**32))
-
-
 class Worker:
     """A child process that imports torch once and computes requests for as long as its parent is there."""
 
@@ -170,8 +165,7 @@ class Worker:
         ours, theirs = socket.socketpair()
         number = str(threads)
         environment = {
-            **_KEEP_MEMORY,
-            **os.environ,  # which may say otherwise
+            **os.environ,
             "OMP_NUM_THREADS": number,
             "MKL_NUM_THREADS": number,
             "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),

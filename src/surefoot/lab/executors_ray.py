@@ -17,6 +17,7 @@ from typing import Any
 
 from surefoot._extras import require
 from surefoot.lab.executors import Event, Executor, Report, RunRequest, TaskSource, execute
+from surefoot.lab.memory import keep_freed_memory
 from surefoot.lab.store import StoreError, last_epoch, read_metrics
 
 #: How often the metrics files of running runs are looked at, in seconds.
@@ -174,6 +175,7 @@ def _compute(shared: list[Any], request: RunRequest) -> Event:
     """What a Ray worker does; a run that another process still holds is waited for."""
     import ray
 
+    keep_freed_memory()
     name = shared[0].hex()
     if name not in _loaded:
         _loaded.clear()

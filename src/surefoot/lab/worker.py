@@ -9,6 +9,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from surefoot.lab.executors import Event, RunRequest, TaskSource, execute
+from surefoot.lab.memory import keep_freed_memory
 
 
 def serve(connection: Connection) -> None:
@@ -37,4 +38,5 @@ def _end_with_parent() -> None:
 
 
 if __name__ == "__main__":
+    keep_freed_memory()
     serve(Connection(int(sys.argv[1])))
