@@ -21,6 +21,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from surefoot import AdamUCB, EtaSchedule, LossWeighted
+from surefoot.moments import Seen
 from surefoot.reference import Reference
 
 #: Every base goes through the same tests; all parameters are matrices because Muon takes nothing else.
@@ -457,6 +458,26 @@ def test_a_loss_that_is_not_finite_leaves_everything_as_it_was(make: Callable[..
     assert optimizer.confidence()[0]["skipped"] == 1
     assert train(model, optimizer, range(4, 8)) == train(other, undisturbed, range(4, 8))
     assert_equal(params_of(model), params_of(other))
+
+
+@pytest.mark.parametrize("make", [BASES["SGD momentum"], sgd_as_on_a_device])
+@pytest.mark.parametrize("nonfinite", ["skip", "coast", "raise"])
+def test_a_weight_that_no_gradient_can_bear_is_as_bad(make: Callable[..., Optimizer], nonfinite: str) -> None:
+    """The loss is finite, the std of it that the gradient is multiplied by would make the parameters infinite."""
+    model = make_model()
+    optimizer = LossWeighted(make(model.parameters()), weighting="paper", nonfinite=nonfinite)
+    train(model, optimizer, range(3))
+    seen = optimizer.param_groups[0]["seen"].clone()
+    if nonfinite == "raise":
+        with pytest.raises(FloatingPointError, match="weight"):
+            optimizer.step(loss=torch.tensor(1e30))
+    else:
+        optimizer.step(loss=torch.tensor(1e30))
+        seen[Seen._fields.index("skipped")] += 1
+    assert torch.equal(optimizer.param_groups[0]["seen"], seen)
+    assert all(p.isfinite().all() for p in model.parameters())
+    train(model, optimizer, range(3, 6))
+    assert all(p.isfinite().all() for p in model.parameters())
 
 
 @pytest.mark.parametrize("make", [BASES["SGD momentum"], sgd_as_on_a_device])

@@ -20,6 +20,9 @@ from surefoot.noise import standard_normal, standard_normal_tensor
 from surefoot.rules import Rule, Weighting, find_rule
 from surefoot.rules import weigh as apply_rule
 
+#: Beyond it the square of a weighted gradient of 1 is infinite in float32; only a loss of that size leads there.
+LARGEST_WEIGHT = 1e19
+
 
 class LossWeighted(TakesLoss):
     """Wrap any torch optimizer: it is given ``weight * gradient``, with ``weight = scale * (1 + tilt * z)``.
@@ -34,9 +37,10 @@ class LossWeighted(TakesLoss):
         weighting: "unit" keeps the weight near 1, "paper" multiplies by the std of the loss.
         loss_beta: decay rate of the loss statistics.
         seed: of the noise (rule S); the same seed gives the same noise on every rank and after a resume.
-        nonfinite: what to do when the loss is not finite. "skip" leaves the step out and counts it (on an accelerator
-            that costs one read per step, unless the base can skip by itself as torch's fused ones can), "raise" stops
-            with an error, "coast" never reads: the base gets zero gradients for that step.
+        nonfinite: what to do when the loss is not finite, or so large that no gradient can bear its weight. "skip"
+            leaves the step out and counts it (on an accelerator that costs one read per step, unless the base can skip
+            by itself as torch's fused ones can), "raise" stops with an error, "coast" never reads: the base gets zero
+            gradients for that step.
         process_group: where to average the loss (None: the default group when there is one, False: nowhere).
 
     >>> model = torch.nn.Linear(3, 1)
@@ -156,17 +160,21 @@ class LossWeighted(TakesLoss):
     def _step_on_host(self, reading: float) -> None:
         groups = self.param_groups
         seen = [Seen(*group["seen"].tolist()) for group in groups]
-        if not math.isfinite(reading):
-            if self.nonfinite == "raise":
-                raise FloatingPointError(_refusal(type(self).__name__, f"the loss is {reading}"))
+        losses = [-reading if self._maximizes(group) else reading for group in groups]
+        weighed, trouble = seen, f"the loss is {reading}"
+        if math.isfinite(reading):
+            weighed = [self._weigh(i, group, *x) for i, (group, x) in enumerate(zip(groups, zip(seen, losses)))]
+            absurd = [x.weight for x in weighed if not abs(x.weight) <= LARGEST_WEIGHT]
+            trouble = f"the rule weights the gradient by {absurd[0]}" if absurd else ""
+        if not trouble:
+            self._step_weighted([x.weight for x in weighed])
+            after = [observe(x, loss, self.loss_beta) for x, loss in zip(weighed, losses)]
+        elif self.nonfinite == "raise":
+            raise FloatingPointError(_refusal(type(self).__name__, trouble))
+        else:
             if self.nonfinite == "coast":
                 self._step_weighted([0.0] * len(groups), coasting=True)
             after = [x._replace(skipped=x.skipped + 1) for x in seen]
-        else:
-            losses = [-reading if self._maximizes(group) else reading for group in groups]
-            weighed = [self._weigh(i, group, *x) for i, (group, x) in enumerate(zip(groups, zip(seen, losses)))]
-            self._step_weighted([x.weight for x in weighed])
-            after = [observe(x, loss, self.loss_beta) for x, loss in zip(weighed, losses)]
         for group, x in zip(groups, after):
             group["seen"] = torch.tensor(x, dtype=torch.float64)
 
@@ -180,7 +188,10 @@ class LossWeighted(TakesLoss):
         seen = [Seen(*vector.unbind()) for vector in vectors]
         losses = [torch.where(fine, -reading if self._maximizes(g) else reading, x.mean) for g, x in zip(groups, seen)]
         weighed = [self._weigh(i, group, *x) for i, (group, x) in enumerate(zip(groups, zip(seen, losses)))]
-        self._step_masked([torch.as_tensor(x.weight, dtype=dtype, device=home) for x in weighed], fine)
+        weights = [torch.as_tensor(x.weight, dtype=dtype, device=home) for x in weighed]
+        for weight in weights:
+            fine = fine & (weight.abs() <= LARGEST_WEIGHT)
+        self._step_masked(weights, fine)
         for group, vector, x, loss in zip(groups, vectors, weighed, losses):
             after = observe(x, loss, self.loss_beta)
             stacked = torch.stack([torch.as_tensor(n, dtype=dtype, device=home) for n in after])
@@ -214,7 +225,9 @@ class LossWeighted(TakesLoss):
         elif bool(fine):
             self._step_weighted(weights)
         elif self.nonfinite == "raise":
-            raise FloatingPointError(_refusal(type(self).__name__, "the loss is not finite"))
+            raise FloatingPointError(
+                _refusal(type(self).__name__, "the loss is not finite, or the weight by it is absurd")
+            )
 
     def _step_weighted(self, weights: list[Number], coasting: Any = False) -> None:
         """Let the base see weighted copies in ``p.grad``, and put the gradients back whatever happens."""
