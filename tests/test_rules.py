@@ -205,7 +205,10 @@ def test_a_weight_that_is_not_finite_is_skipped(capturable: bool) -> None:
     optimizer.param_groups[0]["seen"] = torch.tensor(SEEN, dtype=torch.float64)
     optimizer.step(loss=torch.tensor(2.0))
     assert torch.equal(p.detach(), torch.zeros(2))
-    assert optimizer.param_groups[0]["seen"].tolist() == list(SEEN._replace(skipped=1.0))
+    seen = Seen(*optimizer.param_groups[0]["seen"].tolist())  # the loss itself was an ordinary one
+    assert (seen.count, seen.skipped) == (SEEN.count + 1, 1)
+    assert SEEN.mean < seen.mean < 2.0
+    assert math.isnan(seen.weight)
     optimizer.param_groups[0]["nonfinite"] = "raise"
     with pytest.raises(FloatingPointError, match="weights the gradient by nan"):
         optimizer.step(loss=torch.tensor(2.0))

@@ -303,5 +303,5 @@ def test_refusals_name_the_way_out() -> None:
         weigh(1.0)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="has 3 elements"):
         weigh(torch.zeros(3, requires_grad=True))
-    with pytest.raises(ValueError, match="positive, finite weight, but got 0"):
+    with pytest.raises(ValueError, match="positive, finite share, but got 0"):
         weigh(torch.zeros((), requires_grad=True), share=0)

@@ -32,7 +32,7 @@ def completed(state_dict: dict[str, Any], optimizer: Optimizer) -> dict[str, Any
     return {**state_dict, "param_groups": groups}
 
 
-def unshared(state_dict: dict[str, Any], optimizer: LossAware) -> dict[str, Any]:
+def unshared(optimizer: LossAware, state_dict: dict[str, Any]) -> dict[str, Any]:
     """A copy that shares no scalar with anything: distributed checkpoints load into it in place, one by one."""
     names = ("step", *optimizer.engine.scalars)
     state = {
@@ -47,8 +47,9 @@ def check_state(optimizer: LossAware, state_dict: dict[str, Any]) -> None:
     """Refuse the state of another kind of optimizer before anything is changed."""
     for saved, group in zip(state_dict["param_groups"], optimizer.param_groups):
         # What comes after the first two (AMSGrad's maximum) starts from zero where it is missing.
-        needed = ("step", *optimizer.engine.state_names(group)[:2])
-        for key in saved["params"]:
+        tensors = optimizer.engine.state_names(group)
+        needed = ("step", *tensors[:2])
+        for key, p in zip(saved["params"], group["params"]):
             state = state_dict["state"].get(key)
             missing = [name for name in needed if state and state.get(name) is None]
             if missing:
@@ -57,6 +58,13 @@ def check_state(optimizer: LossAware, state_dict: dict[str, Any]) -> None:
                     f"{', '.join(map(str, state))}: it is not one that {type(optimizer).__name__} can go on from; "
                     "start without optimizer state instead"
                 )
+            for name in tensors:
+                found = state.get(name) if state else None
+                if isinstance(found, Tensor) and found.shape != p.shape:
+                    raise ValueError(
+                        f"the checkpoint's {name} for parameter {key} has the shape {tuple(found.shape)}, the "
+                        f"parameter {tuple(p.shape)}: it is of another model; start without optimizer state instead"
+                    )
 
 
 def restore_scalars(optimizer: LossAware, state_dict: dict[str, Any]) -> None:

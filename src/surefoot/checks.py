@@ -25,6 +25,12 @@ PUBLISHED_ENGINES = ("adam", "momentum")
 PUBLISHED_RULES = ("plain", "ucb", "cb", "s")
 
 
+#: The largest weight that a gradient may be multiplied by: the square of the product must be finite in float32.
+LARGEST_WEIGHT = 1e19
+#: The same where moments are kept free of the weight: its own square must be finite in float64.
+LARGEST_ON_HOST = 1e150
+
+
 def check_group(group: dict[str, Any], engine: Engine, rule: Rule) -> None:
     """Check the hyper-parameters of one parameter group."""
     for name in ("lr", "eps", "weight_decay", "momentum", "momentum_decay", "loss_beta", "eta"):
@@ -74,7 +80,7 @@ def _check_lr(group: dict[str, Any]) -> None:
         raise ValueError(f"Tensor lr must be 1-element, but has shape {tuple(lr.shape)}")
     if isinstance(lr, Tensor) and lr.device.type != "cpu":
         return  # reading it would wait for the device
-    if not 0.0 <= float(lr) < math.inf:
+    if not 0.0 <= float(lr.detach() if isinstance(lr, Tensor) else lr) < math.inf:
         raise ValueError(f"Invalid learning rate: {lr}; it must be finite and not negative")
 
 
@@ -194,10 +200,18 @@ def is_fine(optimizer: LossAware, loss: Number) -> bool | Tensor:
     return fine
 
 
-def is_usable(weight: Number, group: dict[str, Any], optimizer: LossAware) -> bool | Tensor:
-    """Whether a rule gave a weight that a gradient can be multiplied by; its square must be finite too."""
-    square = weight * weight
-    usable = square.isfinite() if isinstance(square, Tensor) else math.isfinite(square)
+def is_sane(loss: Number) -> bool | Tensor:
+    """Whether a loss may enter the statistics although its weight is of no use.
+
+    It must where the spread had shrunk to nearly nothing: left out, it would leave every later loss as unusual. One
+    that is itself beyond all measure would make all others look usual for a long time.
+    """
+    return abs(loss) <= LARGEST_WEIGHT
+
+
+def is_usable(weight: Number, group: dict[str, Any], optimizer: LossAware, largest: float) -> bool | Tensor:
+    """Whether a rule gave a weight that a gradient can be multiplied by; one that is not a number is not."""
+    usable: bool | Tensor = abs(weight) <= largest
     if group["nonfinite"] == "raise" and not usable:
         raise FloatingPointError(
             f"{type(optimizer).__name__}: the rule weights the gradient by {float(weight)}, and nonfinite='raise' was "

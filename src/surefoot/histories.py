@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator, MutableMapping
-from itertools import repeat
+from itertools import chain, repeat
 from typing import Any
 
 import torch
@@ -52,6 +52,17 @@ def prepare(
     if params and (idle or apart or not _in_order(engine, group, params[0], own, on_device)):
         _settle(engine, group, list(zip(params, own)), idle, on_device, apart)
     return params, own
+
+
+def part(engine: Engine, states: States, params: list[Tensor]) -> None:
+    """Give these parameters scalars that nobody else has: some may have come from another group, or gone to one."""
+    copies: dict[int, dict[str, Tensor]] = {}
+    for state in filter(None, map(states.get, params)):
+        known = copies.setdefault(id(state["step"]), {})
+        for name in ("step", *engine.scalars):
+            if name in state and name not in known:
+                known[name] = state[name].clone()
+        state.update(known)
 
 
 def _in_order(engine: Engine, group: dict[str, Any], p: Tensor, states: list[dict[str, Any]], on_device: bool) -> bool:
@@ -101,23 +112,26 @@ def _settle(
     """Bring existing states in order; in the steady state this finds nothing to do."""
     unit = next(iter(engine.units.values()), None)
     kept = engine.state_names(group)
+    shared = _scalar_names(engine, on_device)
     moved: dict[int, dict[str, Tensor]] = {}
+    owner: dict[int, int] = {}
     taken: set[int] = set()
     for p, state in active:
         step = state["step"]
         known = id(step) in taken
         taken.add(id(step))
-        if known and not moved and not apart:
+        # Where a user replaced one parameter's count, its other scalars still belong to the old history as well.
+        lent = any(owner.setdefault(id(state[x]), id(step)) != id(step) for x in shared if x in state)
+        if known and not moved and not apart and not lent:
             continue  # the first of this history was in order, so this one is
         wrong_home = step.device != p.device if on_device else step.device.type != "cpu"
         wrong_units = unit is not None and (unit in state) == on_device
-        if not (wrong_home or wrong_units or (apart and known) or id(step) in idle):
+        if not (wrong_home or wrong_units or lent or (apart and known) or id(step) in idle):
             continue
         if id(step) not in moved or apart:
             home = p.device if on_device else CPU
             moved[id(step)] = {"step": step.to(home, torch.float32, copy=True)} | {
-                name: torch.as_tensor(state.get(name, 1.0)).to(home, wide(home), copy=True)
-                for name in _scalar_names(engine, on_device)
+                name: torch.as_tensor(state.get(name, 1.0)).to(home, wide(home), copy=True) for name in shared
             }
         if wrong_units and on_device:
             _to_ordinary_units(engine, state)
@@ -155,12 +169,15 @@ class Roster:
         self, engine: Engine, group: dict[str, Any], params: list[Tensor], states: list[dict[str, Any]], path: str
     ) -> None:
         self.params, self.states, self.path = params, states, path
-        self.options, self.names = list(map(group.get, _DECIDES)), engine.state_names(group)
+        self.options = list(map(group.get, _DECIDES))
         first = states[0]
         self.step = Cell(first["step"])
         self.cells = {name: Cell(first[name]) for name in engine.scalars}
-        own = {"step": self.step.tensor} | {name: cell.tensor for name, cell in self.cells.items()}
-        self.scalars = list(own.items())
+        cells = {"step": self.step} | self.cells
+        self.scalars = [(operator.itemgetter(name), cell) for name, cell in cells.items()]
+        self.kept = list(map(operator.itemgetter, engine.state_names(group)))
+        self.sizes = list(map(Tensor.numel, params)) * (2 + len(self.kept))
+        own = {name: cell.tensor for name, cell in cells.items()}
         for state in states:
             state.update(own)
 
@@ -194,16 +211,24 @@ class Roster:
         in_order = len(states) == len(own) and all(map(operator.is_, states.values(), own))
         if not (in_order or all(map(operator.is_, map(states.get, params), own))):
             return None
-        first = own[0]
-        for name, tensor in self.scalars:
-            if first[name] is not tensor:
-                return None
+        try:
+            for of_state, cell in self.scalars:
+                if not (cell.in_place() and all(map(operator.is_, map(of_state, own), repeat(cell.tensor)))):
+                    return None
+            kept = [list(map(of_state, own)) for of_state in self.kept]
+        except KeyError:  # a state was emptied
+            return None
         grads: list[Any] = [p.grad for p in params]
         if not all(map(operator.is_not, grads, repeat(None))) or set(map(_LAYOUT, grads)) != _DENSE:
             return None
-        kept = [[state[name] for state in own] for name in self.names]
         members = Members(params, grads, kept, self.step, self.cells)
-        return members if self.path != "fused" or members.aligned() else None
+        if self.path != "fused":
+            return members
+        # The fused kernels look at nothing. All fitted together before, so sizes and contiguity tell nearly all.
+        every = [*params, *grads, *chain.from_iterable(kept)]
+        if list(map(Tensor.numel, every)) != self.sizes:
+            return None
+        return members if all(map(Tensor.is_contiguous, every)) or members.aligned() else None
 
 
 def bucket(

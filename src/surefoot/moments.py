@@ -37,6 +37,16 @@ def blank() -> Tensor:
     return torch.tensor(Seen(), dtype=torch.float64)
 
 
+def inherited(vector: Tensor, turned: bool) -> Tensor:
+    """Statistics for a group that comes later; ``turned`` when one of the two maximizes and the other does not."""
+    vector = vector.clone()
+    if turned:
+        mean, best = Seen._fields.index("mean"), Seen._fields.index("best")
+        vector[mean].neg_()
+        vector[best] = vector[mean]
+    return vector
+
+
 class Ledger:
     """A vector of statistics on the host that Python reads and writes without calling into torch.
 
@@ -50,6 +60,11 @@ class Ledger:
         self.memory = array("d", vector.tolist())
         #: Shares its memory, so checkpoints and whoever looks always find the newest numbers.
         self.vector = torch.frombuffer(self.memory, dtype=torch.float64)
+        self.address = self.vector.data_ptr()
+
+    def serves(self, vector: Tensor) -> bool:
+        """Whether this is its vector, and still in the place where it was."""
+        return vector is self.vector and vector.data_ptr() == self.address
 
     def read(self) -> Seen:
         """What was seen so far."""
@@ -72,12 +87,17 @@ class Cell:
     tensor(3.)
     """
 
-    __slots__ = ("memory", "tensor")
+    __slots__ = ("address", "memory", "tensor")
     CODES = {torch.float32: "f", torch.float64: "d"}
 
     def __init__(self, tensor: Tensor) -> None:
         self.memory = array(self.CODES[tensor.dtype], [tensor.item()])
         self.tensor = torch.frombuffer(self.memory, dtype=tensor.dtype).view(())
+        self.address = self.tensor.data_ptr()
+
+    def in_place(self) -> bool:
+        """Whether the tensor still lies where it was; ``share_memory_()`` and ``tensor.data = ...`` move it."""
+        return self.tensor.data_ptr() == self.address
 
     def item(self) -> float:
         return self.memory[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable
 from typing import Any, ClassVar, overload
 
@@ -13,10 +14,13 @@ from torch.optim.optimizer import ParamsT, _use_grad_for_differentiable
 from surefoot import checkpoint, checks, histories, readings
 from surefoot.engines.base import Engine, Members, scalar_on, wide
 from surefoot.intake import TakesLoss
-from surefoot.moments import Ledger, Number, Seen, blank, observe
+from surefoot.moments import Ledger, Number, Seen, blank, inherited, observe
 from surefoot.noise import standard_normal, standard_normal_tensor
 from surefoot.reference import published_step
-from surefoot.rules import Rule, find_rule, weigh
+from surefoot.rules import Rule, find_rule, weigh, weigh_on_host
+
+#: Decay rate of the loss statistics where the engine has no momentum to take it from: at 0 nothing would be remembered.
+WITHOUT_MOMENTUM = 0.9
 
 
 class LossAware(TakesLoss):
@@ -45,6 +49,7 @@ class LossAware(TakesLoss):
         self._gathered = readings.Gathered()
         self._ledgers: dict[int, Ledger] = {}
         self._rosters: dict[int, histories.Roster | None] = {}
+        self._lineups: dict[int, list[Tensor]] = {}
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add parameters; a group that comes later starts from what was already seen of the loss."""
@@ -58,7 +63,9 @@ class LossAware(TakesLoss):
             self.param_groups.pop()
             raise
         if "seen" not in group:
-            group["seen"] = self.param_groups[0]["seen"].clone() if len(self.param_groups) > 1 else blank()
+            first = self.param_groups[0]
+            turned = bool(first["maximize"]) != bool(group["maximize"])
+            group["seen"] = inherited(first["seen"], turned) if first is not group else blank()
 
     @overload
     def step(self, closure: None = None, *, loss: Any = None) -> None: ...
@@ -118,19 +125,23 @@ class LossAware(TakesLoss):
 
     def _loss_beta(self, group: dict[str, Any]) -> float:
         beta = group["loss_beta"]
-        return self.engine.momentum(group) if beta is None else beta
+        return self.engine.momentum(group) or WITHOUT_MOMENTUM if beta is None else float(beta)
 
     def _step_on_host(
         self, index: int, group: dict[str, Any], loss: float, fine: bool, members: Members | None = None
     ) -> None:
         ledger = self._ledger(index, group)
         seen = after = ledger.read()
+        usable = fine
         if fine and not group["reference"]:
             noise = standard_normal(group["seed"], int(seen.count), index) if self.rule.uses_noise else 0.0
-            after = weigh(self.rule, seen, loss, group["eta"], noise, group["weighting"])
-            fine = math.isfinite(after.weight * after.weight) or bool(checks.is_usable(after.weight, group, self))
-        if not fine:
-            ledger.write(seen._replace(skipped=seen.skipped + 1))
+            after = weigh_on_host(self.rule, seen, loss, group["eta"], noise, group["weighting"])
+            # AMSGrad's maximum is in units of the weight, all else here is free of them.
+            largest = checks.LARGEST_WEIGHT if group.get("amsgrad") else checks.LARGEST_ON_HOST
+            usable = abs(after.weight) <= largest or bool(checks.is_usable(after.weight, group, self, largest))
+        if not usable:
+            heard = observe(after, loss, self._loss_beta(group)) if fine and checks.is_sane(loss) else seen
+            ledger.write(heard._replace(skipped=seen.skipped + 1))
             return
         if members is not None:
             self.engine.update(members, group, after.weight, 1, self._rosters[index].path)  # type: ignore[union-attr]
@@ -141,9 +152,9 @@ class LossAware(TakesLoss):
         ledger.write(observe(after, loss, self._loss_beta(group)))
 
     def _ledger(self, index: int, group: dict[str, Any]) -> Ledger:
-        """The host statistics of a group; a new vector came with a checkpoint or a copy."""
+        """The host statistics of a group; a vector that is new, or elsewhere, came with a checkpoint or a copy."""
         ledger = self._ledgers.get(index)
-        if ledger is None or ledger.vector is not group["seen"]:
+        if ledger is None or not ledger.serves(group["seen"]):
             ledger = self._ledgers[index] = Ledger(group["seen"])
             group["seen"] = ledger.vector
         return ledger
@@ -176,7 +187,8 @@ class LossAware(TakesLoss):
         noise = standard_normal_tensor(group["seed"], seen.count, index) if self.rule.uses_noise else 0.0
         after = weigh(self.rule, seen, safe, group["eta"], noise, group["weighting"])
         weight = scalar_on(home, after.weight)
-        proceed = proceed & checks.is_usable(weight, group, self)
+        heard = proceed & checks.is_sane(loss)
+        proceed = proceed & checks.is_usable(weight, group, self, checks.LARGEST_WEIGHT)
         params, grads, steps, lists = self._lists(group, on_device=True)
         compiling = torch.compiler.is_compiling()
         for members in histories.bucket(
@@ -187,9 +199,8 @@ class LossAware(TakesLoss):
             self.engine.update(members, group, weight.to(target), proceed.to(target), path)
         after = observe(after, safe, self._loss_beta(group))
         stacked = torch.stack([scalar_on(home, x) for x in after])
-        kept = group["seen"].clone()
-        kept[Seen._fields.index("skipped")] += 1
-        group["seen"].copy_(torch.where(proceed, stacked, kept))
+        group["seen"].copy_(torch.where(proceed | heard, stacked, group["seen"]))
+        group["seen"][Seen._fields.index("skipped")] += ~proceed
 
     def _lists(
         self, group: dict[str, Any], *, on_device: bool, apart: bool = False
@@ -214,6 +225,7 @@ class LossAware(TakesLoss):
         apart: bool = False,
     ) -> None:
         """Create state where it is missing and fill the lists; torch.compile knows this by its name."""
+        self._notice_moves(group)
         ready, states = histories.prepare(self.engine, self.state, group, on_device=on_device, apart=apart)
         params.extend(ready)
         grads.extend([p.grad for p in ready])  # type: ignore[misc]
@@ -221,9 +233,22 @@ class LossAware(TakesLoss):
         for name, tensors in zip(histories.names(self.engine, group, on_device), lists):
             tensors.extend([state[name] for state in states])
 
+    def _notice_moves(self, group: dict[str, Any]) -> None:
+        """A parameter that was moved between groups must not be counted in both."""
+        index = next(i for i, one in enumerate(self.param_groups) if one is group)
+        before, now = self._lineups.get(index, []), group["params"]
+        if len(before) != len(now) or not all(map(operator.is_, before, now)):
+            histories.part(self.engine, self.state, now)
+            self._lineups[index] = list(now)
+
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint needs: the engine's state, and the statistics of the loss in the parameter groups."""
-        return checkpoint.unshared(super().state_dict(), self)
+        # Before the user's own hooks, which may put it into another form.
+        hook = self.register_state_dict_post_hook(checkpoint.unshared, prepend=True)  # type: ignore[arg-type]
+        try:
+            return super().state_dict()
+        finally:
+            hook.remove()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a checkpoint: this optimizer's, an older one that lacks something, or a plain torch optimizer's."""

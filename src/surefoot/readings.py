@@ -85,10 +85,12 @@ class Gathered:
         self.windows = self.NOTHING
 
 
-def check_mass(weight: float) -> float:
-    """Refuse a micro-batch weight that has no meaning."""
-    if not (isinstance(weight, (int, float)) and 0 < weight < math.inf):
-        raise ValueError(f"record_loss needs a positive, finite weight, but got {weight!r}; pass the number of samples")
+def check_mass(weight: Any, who: str = "record_loss", name: str = "weight") -> float:
+    """Refuse a micro-batch weight that has no meaning; numbers of every kind will do, also NumPy's."""
+    if isinstance(weight, Tensor):
+        raise TypeError(f"{who} needs its {name} as a number, but got a tensor; pass {name}.item()")
+    if isinstance(weight, (str, bytes)) or not (hasattr(weight, "__float__") and 0 < weight < math.inf):
+        raise ValueError(f"{who} needs a positive, finite {name}, but got {weight!r}; pass the number of samples")
     return float(weight)
 
 

@@ -78,6 +78,12 @@ def weigh(rule: Rule, seen: Seen, loss: Number, eta: float, noise: Number, weigh
     return tuple.__new__(Seen, (*seen[:5], z, tilt, weight))
 
 
+def weigh_on_host(rule: Rule, seen: Seen, loss: float, eta: Number, noise: float, weighting: Weighting) -> Seen:
+    """The same in plain floats, whatever kind of number eta is or a rule of the user's own computes with."""
+    found = weigh(rule, seen, loss, float(eta), noise, weighting)
+    return found if type(found.weight) is float else Seen(*map(float, found))
+
+
 def _plain(seen: Seen, eta: float, noise: Number) -> Lean:
     return 0.0, 1.0
 

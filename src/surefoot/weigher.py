@@ -10,11 +10,12 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from surefoot import readings
+from surefoot.checks import LARGEST_WEIGHT, is_sane
 from surefoot.engines.base import wide
 from surefoot.intake import TakesLoss, described
 from surefoot.moments import Number, Seen, blank, observe
 from surefoot.noise import standard_normal, standard_normal_tensor
-from surefoot.rules import Rule, Weighting, find_rule
+from surefoot.rules import Rule, Weighting, find_rule, weigh_on_host
 from surefoot.rules import weigh as apply_rule
 from surefoot.tally import Tally, merged
 from surefoot.wrap import check_settings
@@ -46,7 +47,7 @@ class Weigher:
         self.rule = find_rule(rule)
         self.eta = self.rule.eta if eta is None else eta
         self.rule.check(float(self.eta))
-        self.weighting, self.loss_beta, self.seed, self.nonfinite = weighting, loss_beta, seed, nonfinite
+        self.weighting, self.loss_beta, self.seed, self.nonfinite = weighting, float(loss_beta), seed, nonfinite
         self.process_group = process_group
         self.optimizer = optimizer
         self.seen = blank()
@@ -64,7 +65,7 @@ class Weigher:
         if not isinstance(loss, Tensor):
             raise TypeError(f"weigh needs the loss as a tensor with a graph, but got {type(loss).__name__}: {loss!r}")
         reading = readings.as_scalar(loss, who="weigh")
-        share = readings.check_mass(share)
+        share = readings.check_mass(share, who="weigh", name="share")
         if not loss.requires_grad:
             return loss
         value = -reading if self._maximizes() else reading
@@ -74,13 +75,18 @@ class Weigher:
         )
 
     def _weigh_on_host(self, value: float, share: float) -> float:
-        if not math.isfinite(value):
-            self._refuse_if_asked(f"the loss is {value}")
+        seen, trouble = Seen(*self.seen.tolist()), f"the loss is {value}"
+        if math.isfinite(value):
+            noise = standard_normal(self.seed, int(seen.count)) if self.rule.uses_noise else 0.0
+            seen = weigh_on_host(self.rule, seen, value, self.eta, noise, self.weighting)
+            bearable = abs(seen.weight) <= LARGEST_WEIGHT
+            trouble = "" if bearable else f"the rule weights the gradient by {seen.weight}"
+        if trouble:
+            self._refuse_if_asked(trouble)
             self._tally = self._tally.left_out(1.0)
+            if is_sane(value):
+                self._tally = self._tally.with_reading(value, share)
             return 1.0
-        seen = Seen(*self.seen.tolist())
-        noise = standard_normal(self.seed, int(seen.count)) if self.rule.uses_noise else 0.0
-        seen = apply_rule(self.rule, seen, value, self.eta, noise, self.weighting)
         self.seen = torch.tensor(seen, dtype=torch.float64)
         self._tally = self._tally.with_reading(value, share)
         return seen.weight
@@ -90,16 +96,19 @@ class Weigher:
         self.seen = self.seen.to(home, wide(home))
         value = value.to(self.seen.dtype)
         fine = value.isfinite()
-        if self.nonfinite == "raise" and not bool(fine):
-            self._refuse_if_asked("the loss is not finite")
         before = Seen(*self.seen.unbind())
         safe = torch.where(fine, value, before.mean)
         noise = standard_normal_tensor(self.seed, before.count) if self.rule.uses_noise else 0.0
         seen = apply_rule(self.rule, before, safe, self.eta, noise, self.weighting)
+        weight = torch.as_tensor(seen.weight, dtype=self.seen.dtype, device=home)
+        heard = fine & is_sane(value)
+        fine = fine & (weight.abs() <= LARGEST_WEIGHT)
+        if self.nonfinite == "raise" and not bool(fine):
+            self._refuse_if_asked("the loss is not finite, or no gradient can bear its weight")
         self.seen = torch.where(fine, _stacked(seen, self.seen), self.seen)
-        counts = fine.to(value.dtype)
-        self._tally = self._tally.with_reading(safe, counts * share).left_out(1 - counts)
-        return torch.where(fine, torch.as_tensor(seen.weight, dtype=self.seen.dtype, device=home), 1.0)
+        counts = (fine | heard).to(value.dtype)
+        self._tally = self._tally.with_reading(safe, counts * share).left_out((~fine).to(value.dtype))
+        return torch.where(fine, weight, 1.0)
 
     def update(self) -> None:
         """End the step: take its losses, of every rank, into the statistics. The optimizer's step calls this."""
@@ -171,8 +180,8 @@ def weigh(
         weighting: "unit" keeps the weight near 1, "paper" multiplies by the std of the loss.
         loss_beta: decay rate of the loss statistics, per step.
         seed: of the noise (rule S): one draw per step, the same for all micro-batches and ranks.
-        nonfinite: "skip" gives a loss that is not finite the weight 1, leaves it out of the statistics and counts it
-            (its gradients are yours to guard); "raise" stops with an error.
+        nonfinite: "skip" gives a loss that is not finite, or whose weight no gradient can bear, the weight 1, leaves
+            it out of the statistics and counts it (its gradients are yours to guard); "raise" stops with an error.
         process_group: whose losses make up the statistics (None: the default group when there is one, False: its own).
 
     >>> model = torch.nn.Linear(3, 1)

@@ -15,13 +15,10 @@ from torch.optim.optimizer import _use_grad_for_differentiable
 from surefoot import checkpoint, checks, readings
 from surefoot.engines.base import wide
 from surefoot.intake import TakesLoss
-from surefoot.moments import Number, Seen, blank, observe
+from surefoot.moments import Number, Seen, blank, inherited, observe
 from surefoot.noise import standard_normal, standard_normal_tensor
-from surefoot.rules import Rule, Weighting, find_rule
+from surefoot.rules import Rule, Weighting, find_rule, weigh_on_host
 from surefoot.rules import weigh as apply_rule
-
-#: Beyond it the square of a weighted gradient of 1 is infinite in float32; only a loss of that size leads there.
-LARGEST_WEIGHT = 1e19
 
 
 class LossWeighted(TakesLoss):
@@ -71,7 +68,7 @@ class LossWeighted(TakesLoss):
         self.rule = find_rule(rule)
         check_settings(weighting=weighting, loss_beta=loss_beta, seed=seed, nonfinite=nonfinite, coast=True)
         self.eta = self.rule.eta if eta is None else eta
-        self.weighting, self.loss_beta, self.seed, self.nonfinite = weighting, loss_beta, seed, nonfinite
+        self.weighting, self.loss_beta, self.seed, self.nonfinite = weighting, float(loss_beta), seed, nonfinite
         self.process_group = process_group
         for group in base.param_groups:
             self.rule.check(float(group.get("eta", self.eta)))
@@ -90,8 +87,9 @@ class LossWeighted(TakesLoss):
         """Give a group what this optimizer keeps in it; one that comes later starts from what was already seen."""
         group.setdefault("eta", self.eta)
         if "seen" not in group:
-            first = self.base.param_groups[0].get("seen")
-            group["seen"] = blank() if first is None else first.clone()
+            first = self.base.param_groups[0]
+            turned = self._maximizes(first) != self._maximizes(group)
+            group["seen"] = inherited(first["seen"], turned) if "seen" in first else blank()
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
@@ -161,22 +159,22 @@ class LossWeighted(TakesLoss):
         groups = self.param_groups
         seen = [Seen(*group["seen"].tolist()) for group in groups]
         losses = [-reading if self._maximizes(group) else reading for group in groups]
-        weighed, trouble = seen, f"the loss is {reading}"
+        weighed, trouble, heard = seen, f"the loss is {reading}", False
         if math.isfinite(reading):
             weighed = [self._weigh(i, group, *x) for i, (group, x) in enumerate(zip(groups, zip(seen, losses)))]
-            absurd = [x.weight for x in weighed if not abs(x.weight) <= LARGEST_WEIGHT]
+            absurd = [x.weight for x in weighed if not abs(x.weight) <= checks.LARGEST_WEIGHT]
             trouble = f"the rule weights the gradient by {absurd[0]}" if absurd else ""
+            heard = bool(checks.is_sane(reading))
+        if trouble and self.nonfinite == "raise":
+            raise FloatingPointError(_refusal(type(self).__name__, trouble))
         if not trouble:
             self._step_weighted([x.weight for x in weighed])
-            after = [observe(x, loss, self.loss_beta) for x, loss in zip(weighed, losses)]
-        elif self.nonfinite == "raise":
-            raise FloatingPointError(_refusal(type(self).__name__, trouble))
-        else:
-            if self.nonfinite == "coast":
-                self._step_weighted([0.0] * len(groups), coasting=True)
-            after = [x._replace(skipped=x.skipped + 1) for x in seen]
-        for group, x in zip(groups, after):
-            group["seen"] = torch.tensor(x, dtype=torch.float64)
+        elif self.nonfinite == "coast":
+            self._step_weighted([0.0] * len(groups), coasting=True)
+        for group, before, x, loss in zip(groups, seen, weighed, losses):
+            after = observe(x, loss, self.loss_beta) if heard or not trouble else before
+            after = after._replace(skipped=before.skipped + bool(trouble))
+            group["seen"] = torch.tensor(after, dtype=torch.float64)
 
     def _step_on_device(self, reading: Number) -> None:
         groups = self.param_groups
@@ -189,23 +187,22 @@ class LossWeighted(TakesLoss):
         losses = [torch.where(fine, -reading if self._maximizes(g) else reading, x.mean) for g, x in zip(groups, seen)]
         weighed = [self._weigh(i, group, *x) for i, (group, x) in enumerate(zip(groups, zip(seen, losses)))]
         weights = [torch.as_tensor(x.weight, dtype=dtype, device=home) for x in weighed]
+        heard = fine & checks.is_sane(reading)
         for weight in weights:
-            fine = fine & (weight.abs() <= LARGEST_WEIGHT)
+            fine = fine & (weight.abs() <= checks.LARGEST_WEIGHT)
         self._step_masked(weights, fine)
         for group, vector, x, loss in zip(groups, vectors, weighed, losses):
             after = observe(x, loss, self.loss_beta)
             stacked = torch.stack([torch.as_tensor(n, dtype=dtype, device=home) for n in after])
-            skipped = vector.clone()
-            skipped[Seen._fields.index("skipped")] += 1
-            group["seen"] = torch.where(fine, stacked, skipped)
+            group["seen"] = torch.where(fine | heard, stacked, vector)
+            group["seen"][Seen._fields.index("skipped")] += ~fine
 
     def _weigh(self, index: int, group: dict[str, Any], seen: Seen, loss: Number) -> Seen:
-        noise: Number = 0.0
-        if self.rule.uses_noise and isinstance(seen.count, Tensor):
-            noise = standard_normal_tensor(self.seed, seen.count, index)
-        elif self.rule.uses_noise:
-            noise = standard_normal(self.seed, int(seen.count), index)
-        return apply_rule(self.rule, seen, loss, group["eta"], noise, self.weighting)
+        if isinstance(seen.count, Tensor):
+            drawn = standard_normal_tensor(self.seed, seen.count, index) if self.rule.uses_noise else 0.0
+            return apply_rule(self.rule, seen, loss, group["eta"], drawn, self.weighting)
+        noise = standard_normal(self.seed, int(seen.count), index) if self.rule.uses_noise else 0.0
+        return weigh_on_host(self.rule, seen, loss, group["eta"], noise, self.weighting)
 
     def _maximizes(self, group: dict[str, Any]) -> bool:
         # What is maximized is a loss turned around, so that pessimism stays pessimism.
@@ -226,7 +223,7 @@ class LossWeighted(TakesLoss):
             self._step_weighted(weights)
         elif self.nonfinite == "raise":
             raise FloatingPointError(
-                _refusal(type(self).__name__, "the loss is not finite, or the weight by it is absurd")
+                _refusal(type(self).__name__, "the loss is not finite, or no gradient can bear its weight")
             )
 
     def _step_weighted(self, weights: list[Number], coasting: Any = False) -> None:
@@ -294,6 +291,8 @@ def weighted(grads: list[Tensor], weight: Number, coasting: Any) -> list[Tensor]
         copies = list(torch._foreach_mul(grads, weight.to(grads[0].device) if isinstance(weight, Tensor) else weight))
     else:
         copies = [grad * (weight.to(grad.device) if isinstance(weight, Tensor) else weight) for grad in grads]
+    # Only among gradients without dimensions does the weight's float64 spread to the product.
+    copies = [copy.to(grad.dtype) for copy, grad in zip(copies, grads)]
     if isinstance(coasting, Tensor):
         copies = [torch.where(coasting.to(copy.device), torch.zeros_like(copy), copy) for copy in copies]
     return copies

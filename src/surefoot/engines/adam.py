@@ -18,6 +18,7 @@ from surefoot.engines.base import (
     descent,
     keep,
     ops_of,
+    plain,
     root,
     weighted,
 )
@@ -46,7 +47,7 @@ class Adam(Engine):
             self._on_device(members, group, weight, proceed, path)
             return
         beta1, beta2 = betas_of(group)
-        lr, t = float(group["lr"]), counted(members, 1)
+        lr, t = plain(group["lr"]), counted(members, 1)
         mean, decay1, gain1 = advance(members.scalars["weight_mean"], abs(weight), beta1)
         power, decay2, gain2 = advance(members.scalars["weight_power"], weight * weight, beta2)
         # Back in units of the weight: m_hat = mean * N / (1 - b1**t) and v_hat = power * V / (1 - b2**t).

@@ -12,6 +12,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import chain
+from operator import attrgetter
 from typing import Any, ClassVar
 
 import torch
@@ -20,6 +21,7 @@ from torch import Tensor
 from surefoot.engines.lists import Foreach, ForLoop, Tensors
 from surefoot.moments import Number
 
+_SHAPE = attrgetter("shape")
 #: A 0-d tensor; on the host it may be a Cell, which is read and written in the same way.
 Scalar = Any
 
@@ -38,8 +40,11 @@ class Members:
         """Whether entry i lies at the same place in memory in each of a parameter's tensors.
 
         The fused kernels take it for granted; on the CPU they do not look, and would mix up a transposed gradient or
-        write past the edges of a parameter that is a slice.
+        write past the edges of a parameter that is a slice, or of state that is another parameter's.
         """
+        shapes = list(map(_SHAPE, self.params))
+        if not all(list(map(_SHAPE, column)) == shapes for column in (self.grads, *self.kept)):
+            return False
         if all(map(Tensor.is_contiguous, chain(self.params, self.grads, *self.kept))):
             return True
         # State has no gaps: where its strides are the parameter's, the parameter has none either.
@@ -118,7 +123,7 @@ def applied(amount: Number, proceed: Number) -> Number:
 
 def _choose(value: Number, proceed: Number, otherwise: float) -> Number:
     if not isinstance(proceed, Tensor):
-        return float(value)  # a learning rate may be a tensor
+        return plain(value)
     # A 0-d tensor does not widen what it multiplies, but as float32 it would round the value itself.
     return torch.where(proceed, scalar_on(proceed.device, value), otherwise)
 
@@ -131,6 +136,11 @@ def counted(members: Members, proceed: Number) -> Number:
     count = members.step.item() + 1
     members.step.fill_(count)
     return count
+
+
+def plain(value: Number) -> Number:
+    """A setting as a float (torch allows tensors), unless autograd has to follow it."""
+    return value if isinstance(value, Tensor) and value.requires_grad else float(value)
 
 
 def betas_of(group: dict[str, Any]) -> tuple[float, float]:

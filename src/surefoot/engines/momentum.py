@@ -16,6 +16,7 @@ from surefoot.engines.base import (
     descent,
     keep,
     ops_of,
+    plain,
     weighted,
 )
 from surefoot.engines.lists import Tensors, add_scaled
@@ -44,7 +45,7 @@ class Momentum(Engine):
         return float(group["momentum"])
 
     def update(self, members: Members, group: dict[str, Any], weight: Number, proceed: Number, path: str) -> None:
-        beta, ops = group["momentum"], ops_of(path)
+        beta, ops = float(group["momentum"]), ops_of(path)
         buffers = members.kept[0]
         if isinstance(weight, Tensor):
             lr, t = group["lr"], counted(members, proceed)
@@ -54,7 +55,7 @@ class Momentum(Engine):
             add_scaled(ops, buffers, h, 1 - beta)
             _move(members, group, ops, applied(lr, proceed) / (1 - beta**t), beta, h, (1 - beta))
             return
-        lr, t = float(group["lr"]), counted(members, 1)
+        lr, t = plain(group["lr"]), counted(members, 1)
         mean, decay, gain = advance(members.scalars["weight_mean"], abs(weight), beta)
         step_size = lr * mean / (1 - beta**t)
         decay_decoupled(members, group, lr, 1, ops)
