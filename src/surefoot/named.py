@@ -30,7 +30,7 @@ class LossAwareAdam(LossAware):
         foreach, fused: which kernels to use (None: the fastest that applies).
         capturable: keep all statistics on the device, for CUDA graphs.
         differentiable: let autograd follow the step.
-        loss_beta: decay rate of the loss statistics (None: the engine's own, betas[0]).
+        loss_beta: decay rate of the loss statistics (None: the engine's own, betas[0]; 0.9 where that is 0).
         seed: of the noise (rule S); the same seed gives the same noise on every rank and after a resume.
         nonfinite: "skip" counts and leaves out a step whose loss is not finite, "raise" stops with an error.
         check_gradients: look at every gradient too; costs one more read of all of them.
