@@ -43,12 +43,28 @@ if TYPE_CHECKING:
     from surefoot.lab.executors import Executor
     from surefoot.lab.results import Results
 
+HELP = "Optimizers that exploit the uncertainty of the loss, and a lab that shows honestly when they help."
 app = typer.Typer(
-    help="Optimizers that exploit the uncertainty of the loss, and a lab that shows honestly when they help.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from surefoot.version import __version__
+
+        typer.echo(f"surefoot {__version__}")
+        raise typer.Exit
+
+
+@app.callback(help=HELP)
+def _any_command(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None: ...
 
 
 @app.command()
@@ -78,6 +94,7 @@ def compare(
     Run the same command again after an interruption: nothing is lost and nothing is done twice.
     """
     with clear_errors():
+        path = _file(report or out / "report.html")
         from surefoot.lab.compare import DEMO_OPTIMIZERS
         from surefoot.lab.compare import compare as run_comparison
 
@@ -99,7 +116,7 @@ def compare(
             dropout=dropout,
             subset=subset,
         )
-        _finish(found, report or out / "report.html")
+        _finish(found, path)
 
 
 @app.command()
@@ -131,6 +148,7 @@ def fork(
 ) -> None:
     """Let every optimizer continue from the same weights over the same batches: where in training do they differ?"""
     with clear_errors():
+        path = _file(report or out / "report.html")
         from surefoot.lab.compare import DEMO_OPTIMIZERS
         from surefoot.lab.fork import fork as run_fork
 
@@ -154,7 +172,7 @@ def fork(
             dropout=dropout,
             subset=subset,
         )
-        _finish(found, report or out / "report.html")
+        _finish(found, path)
 
 
 @app.command()
@@ -255,7 +273,7 @@ def report(
         if format is not None:
             typer.echo(found.to(format.value))
         if output is not None or not (check or format):
-            typer.echo(f"report: {found.report(output or Path('report.html'))}")
+            typer.echo(f"report: {found.report(_file(output or Path('report.html')))}")
         if check:
             findings = found.check()
             for finding in findings:
@@ -276,7 +294,10 @@ def runs(
         from surefoot.lab.progress import losses
         from surefoot.lab.store import read_runs
 
-        for run in read_runs(folder):
+        found = read_runs(folder)
+        if not found:
+            raise ValueError(f"there are no runs under {folder}; make some with: surefoot compare --out {folder}")
+        for run in found:
             last = run.epochs[-1] if run.epochs else None
             at = f"{last['epoch'] if last else 0}/{run.config['epochs']}"
             typer.echo(f"{run.state:10} {at:>9}  {run.task}  {run.label}, seed {run.seed}  {losses(last)}".rstrip())
@@ -359,6 +380,13 @@ def _executor(place: Place, address: str | None) -> Executor | None:
 
     executor: Any = executors_ray.make_executor(address)
     return executor
+
+
+def _file(path: Path) -> Path:
+    """Where a report goes; refused before hours of training, not after them."""
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder, and the report is a file; name one, such as {path / 'report.html'}")
+    return path
 
 
 def _finish(found: Results, path: Path) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
+from surefoot import __version__
 from surefoot.cli import app
 from surefoot.lab.store import open_folder, read_metrics, read_runs
 
@@ -43,6 +44,24 @@ def mine(tmp_path: Path) -> Path:
 
 def surefoot(*arguments: object) -> Result:
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def test_it_tells_its_version() -> None:
+    assert surefoot("--version").output.split() == ["surefoot", __version__]
+
+
+def test_a_report_in_the_place_of_a_folder_is_refused_before_training(mine: Path, tmp_path: Path) -> None:
+    out = tmp_path / "runs"
+    done = surefoot("compare", mine, "-o", "adam", "--seeds", 1, "--epochs", 1, "--out", out, "--report", tmp_path)
+    assert done.exit_code == 2
+    assert f"{tmp_path} is a folder" in " ".join(done.output.split())
+    assert not out.exists()
+
+
+def test_a_folder_without_runs_says_so(tmp_path: Path) -> None:
+    done = surefoot("runs", tmp_path)
+    assert done.exit_code == 2
+    assert "there are no runs under" in done.output
 
 
 def test_help_needs_no_torch() -> None:

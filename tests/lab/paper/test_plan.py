@@ -111,7 +111,7 @@ def test_description_says_what_it_does_not_know(mnist: Path, tmp_path: Path) -> 
     text = describe(standings(blocks("lr", seeds=1, epochs=2), out=tmp_path / "none", data_dir=mnist), jobs=2)
     assert "LR 128 (mnist-lr): 0 of 4 runs done, 2 epochs each; time left unknown" in text
     assert "   0 of 1  adamcb:eta=0.001" in text
-    assert "beside 1 comparison that no run tells the speed of yet" in text
+    assert "time left unknown: 1 comparison that no run tells the speed of yet" in text
 
 
 def test_command(mnist: Path, tmp_path: Path) -> None:

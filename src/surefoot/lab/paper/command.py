@@ -46,6 +46,8 @@ def paper(
     """
     if part is None and to is None:
         raise ValueError("nothing to do; name a part (surefoot paper lr), or --export a folder")
+    if page is not None and to is None:
+        raise ValueError(f"--page {page} is refreshed from what --export writes; name a folder with --export")
     if part == "steps" and plan:
         raise ValueError("steps is one training per variant and has no plan; leave --plan out")
     fine = True

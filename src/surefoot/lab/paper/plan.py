@@ -241,7 +241,8 @@ def describe(plan: Sequence[Standing], jobs: int = 1) -> str:
     total_left = sum(time for time in times if time is not None)
     words = _left(total_left, jobs)
     if None in times:
-        words += f", beside {count(times.count(None), 'comparison')} that no run tells the speed of yet"
+        unknown = f"{count(times.count(None), 'comparison')} that no run tells the speed of yet"
+        words = f"{words}, beside {unknown}" if total_left else f"time left unknown: {unknown}"
     lines.append(f"together: {done} of {count(runs, 'run')} done; {words}")
     return "\n".join(lines)
 
