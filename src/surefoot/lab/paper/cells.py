@@ -14,6 +14,7 @@ from surefoot.lab.compare import PAPER_WEIGHT_DECAY
 from surefoot.lab.fields import fields_of, value_at
 from surefoot.lab.paper.published import (
     METRICS,
+    OPTIMIZERS,
     QUANTUM,
     SEEDS,
     Configuration,
@@ -82,6 +83,10 @@ class Replication:
     def of(self, configuration: Configuration, optimizer: str, variant: str = "default") -> dict[int, Run]:
         """The runs, by seed, of an optimizer at the published eta."""
         return self.places.get(Place(configuration, optimizer, eta_of(configuration, optimizer), variant), {})
+
+    def of_the_tables(self) -> list[Run]:
+        """The runs behind the paper's tables; those of ablations and sweeps have other lengths and numbers of seeds."""
+        return [run for one in configurations() for optimizer in OPTIMIZERS for run in self.of(one, optimizer).values()]
 
     def values(
         self, configuration: Configuration, optimizer: str, metric: str, epoch: int, variant: str = "default"

@@ -52,7 +52,7 @@ def export(to: Path, *, runs: Path | None = None, page: Path | None = None) -> l
     for picture in drawn.pictures:
         written += save(picture, to / "figures")
     sections = paper_sections(replication, drawn)
-    written.append(write_report(found, to / REPORT, "The paper, replicated", sections))
+    written.append(write_report(replication.of_the_tables() or found, to / REPORT, "The paper, replicated", sections))
     if page is not None:
         fill(page, page_parts(replication, drawn, to / "figures", page))
         written.append(page)
