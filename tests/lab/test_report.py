@@ -178,6 +178,69 @@ def test_it_prints_and_knows_the_dark(visit, lively, tmp_path):
     assert 3 <= len(re.findall(rb"/Type\s*/Page\b", pdf)) <= 12
 
 
+NUMBERS = "(el, side) => [...el.querySelectorAll(`.${side}tick text`)].map(text => text.textContent)"
+
+
+def test_every_axis_has_numbers_and_epochs_are_whole(visit, field, tmp_path):
+    loss = {"type": "scatter", "x": [1, 2, 3], "y": [0.29, 0.275, 0.268], "series": 0}
+    axes = {"xaxis": {"tickformat": "d"}, "yaxis": {"type": "log"}}
+    extra = Section("Paper", figures=[Figure("Loss", [loss], axes)])
+    runs = field({"Adam": 5.0, "AdamS": 5.1}, seeds=2, epochs=3)  # losses between 5 and 5.5: no 1, 2 or 5 of a decade
+    page = visit(write_report(runs, tmp_path / "report.html", sections=[extra]))
+    page.locator("#learning-curves").get_by_label("Log scale").check()
+    curves, paper, race = (
+        page.locator("#figure-1"),
+        page.locator("#paper .canvas"),
+        page.locator("#time-to-target .canvas"),
+    )
+    for canvas in (curves, paper):
+        canvas.scroll_into_view_if_needed()
+        assert canvas.evaluate("el => el.layout.yaxis.type") == "log"
+        shown = [float(text) for text in canvas.evaluate(NUMBERS, "y")]
+        assert len(set(shown)) >= 3
+        assert canvas.evaluate(NUMBERS, "x") == ["1", "2", "3"]
+    assert race.evaluate(NUMBERS, "x") == ["0", "1", "2", "3"]
+    # what is left after a zoom has numbers, too
+    paper.evaluate("el => Plotly.relayout(el, {'yaxis.range': [Math.log10(0.27), Math.log10(0.274)]})")
+    assert len(paper.evaluate(NUMBERS, "y")) >= 3
+    assert page.locator("#figure-3").evaluate("el => el.layout.yaxis.exponentformat") == "e"
+
+
+def test_bands_on_a_log_scale_end_at_the_smallest_seed(visit, run, tmp_path):
+    runs = [run("Adam", seed, final=final) for seed, final in enumerate((0.01, 0.01, 0.9))]
+    page = visit(write_report(runs, tmp_path / "report.html"))
+    page.locator("#learning-curves").get_by_label("Log scale").check()
+    lowest = "el => Math.min(...el.data.find(trace => trace.fill === 'toself').y)"
+    assert page.locator("#figure-1").evaluate(lowest) == pytest.approx(0.01)
+
+
+def test_time_to_target_keeps_its_width_on_a_phone(visit, field, tmp_path):
+    long = "AdamUCB weighting=unit betas=(0.9, 0.99) amsgrad=True {} weight_decay=0.0001 eps=1e-08 decoupled=True"
+    labels = {"Adam": 0.0, long.format("eta=0.1"): 0.3, long.format("eta=0.2"): -0.01}
+    path = write_report(field(labels, seeds=2, epochs=4), tmp_path / "report.html")
+    for width, options in ((390, {"has_touch": True, "is_mobile": True}), (1280, {})):
+        page = visit(path, width, 844, **options)
+        race = page.locator("#time-to-target .canvas")
+        race.scroll_into_view_if_needed()
+        assert race.evaluate("el => el._fullLayout._size.w") > 0.6 * min(width, 1000)
+        texts = race.locator(".annotation text, .ytick text").all_text_contents()
+        names = [text for text in texts if text.startswith("Adam")]
+        assert len(set(names)) == len(names) == 3
+        assert texts.count("2 of 2 missed") == 1
+    reached = write_report(field({"Adam": 0.0}, seeds=2), tmp_path / "reached.html")
+    assert visit(reached).locator("#time-to-target .canvas").evaluate("el => el.layout.margin.r") == 12
+
+
+def test_small_screens_show_that_there_is_more(visit, lively, tmp_path):
+    page = visit(write_report(lively, tmp_path / "report.html"), 390, 844, has_touch=True, is_mobile=True)
+    links = page.locator("nav .inner")
+    assert links.evaluate("el => [...el.classList]") == ["inner", "more-right"]
+    links.evaluate("el => { el.scrollLeft = el.scrollWidth; }")
+    page.wait_for_function("document.querySelector('nav .inner').className === 'inner more-left'")
+    one_line = "els => els.every(el => el.getBoundingClientRect().height < 40)"
+    assert page.locator(".facts caption").evaluate_all(one_line)
+
+
 def test_28_contestants_10_seeds_45_epochs(visit, field, tmp_path):
     labels = {"Adam": 0.0} | {f"Adam{rule} eta={i}": 0.001 * i for rule in ("S", "UCB", "CB") for i in range(9)}
     path = write_report(field(labels, seeds=10, epochs=45), tmp_path / "report.html")
@@ -304,5 +367,5 @@ def test_the_script_parses(tmp_path):
     from surefoot.lab.report import page
 
     script = tmp_path / "report.js"
-    script.write_text(page._asset("report.js"))
+    script.write_text(page._asset("ticks.js") + page._asset("report.js"))
     subprocess.run(["node", "--check", str(script)], check=True)

@@ -14,7 +14,8 @@ from surefoot.lab.paper.cells import Replication, cells_csv
 from surefoot.lab.paper.drawing import PALETTE, draw
 from surefoot.lab.paper.export import export, notes_on
 from surefoot.lab.paper.pages import filled, page_parts
-from surefoot.lab.paper.pictures import curve, gallery
+from surefoot.lab.paper.panels import curve
+from surefoot.lab.paper.pictures import gallery
 from surefoot.lab.paper.published import OPTIMIZERS, configurations
 from surefoot.lab.paper.scorecard import scorecard
 from surefoot.lab.paper.sections import paper_sections

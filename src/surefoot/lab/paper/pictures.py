@@ -1,4 +1,4 @@
-"""What the figures show: panels of lines, taken from the runs; who draws them is another matter.
+"""What the figures show: panels of lines, taken from the runs.
 
 Only what was run is drawn. A picture without runs is None, and the scorecard says that it is missing.
 """
@@ -11,50 +11,14 @@ from dataclasses import dataclass, field, replace
 
 from surefoot.lab.fields import value_at
 from surefoot.lab.paper.ablation import IMAGES, at_horizon, pieces_run, rates_run
-from surefoot.lab.paper.cells import RECORDED, Place, Replication, spread_at
+from surefoot.lab.paper.cells import RECORDED, Place, Replication
+from surefoot.lab.paper.panels import TITLES, Line, Panel, Picture, band, curve, in_units, metric_panel
 from surefoot.lab.paper.published import EPOCHS, METRICS, OPTIMIZERS, Configuration, configurations, eta_of, find
 from surefoot.lab.stats import mean_std
 from surefoot.lab.store import Run
 
-TITLES = {"train_loss": "training loss", "val_loss": "validation loss", "val_acc": "validation accuracy (%)"}
-#: Each optimizer keeps its colour in every figure; Adam, the baseline, is black.
-COLOURS = {"Adam": 0, "AdamUCB": 1, "AdamCB": 2, "AdamS": 3}
-
-
-@dataclass(frozen=True)
-class Line:
-    """A curve with its band, or, with `marks`, single points with error bars."""
-
-    label: str
-    x: Sequence[float]
-    y: Sequence[float]
-    spread: Sequence[float] = ()
-    colour: int = 0
-    dashed: bool = False
-    marks: bool = False
-    faint: bool = False
-
-
-@dataclass(frozen=True)
-class Panel:
-    """One pair of axes."""
-
-    title: str
-    lines: Sequence[Line]
-    x: str = "epoch"
-    y: str = ""
-    log_x: bool = False
-    log_y: bool = False
-
-
-@dataclass(frozen=True)
-class Picture:
-    """A figure: rows of panels, with a caption."""
-
-    name: str
-    title: str
-    rows: Sequence[Sequence[Panel]]
-    caption: str = ""
+#: Each optimizer keeps its colour and dash in every figure; Adam, the baseline, is black.
+SERIES = {"Adam": 0, "AdamUCB": 1, "AdamCB": 2, "AdamS": 3}
 
 
 @dataclass(frozen=True)
@@ -89,30 +53,15 @@ def gallery(replication: Replication, steps: Mapping[str, Sequence[tuple[float, 
     return Gallery([one for one in found.values() if one], [name for name, one in found.items() if not one])
 
 
-def curve(runs: Sequence[Run], metric: str, label: str, colour: int, *, dashed: bool = False) -> Line | None:
-    """The mean over seeds after every epoch that all of them have, with one standard deviation.
-
-    Runs that are still on their way would cut the curve short, and are left out when others have ended.
-    """
-    runs = [run for run in runs if run.finished] or runs
-    length = max((len(run.epochs) for run in runs if run.diverged), default=0)
-    length = min((len(run.epochs) for run in runs if not run.diverged), default=length)
-    seen = [(epoch, spread_at(runs, metric, epoch)) for epoch in range(1, length + 1)]
-    seen = [(epoch, one) for epoch, one in seen if one.n]
-    if not seen:
-        return None
-    spread = [0.0 if math.isnan(one.std) else one.std for _, one in seen]
-    x, y = [float(epoch) for epoch, _ in seen], [one.mean for _, one in seen]
-    return Line(f"{label} (n={seen[0][1].n})", x, y, spread, colour, dashed)
-
-
 def _theirs(one: Configuration, optimizer: str, metric: str, until: float) -> Line | None:
     epochs = [epoch for epoch in EPOCHS if epoch <= until]
     values = [find(one, optimizer, epoch).values[metric] for epoch in epochs]
     if not epochs:
         return None
     x, y, spread = [float(epoch) for epoch in epochs], [value.mean for value in values], [value.std for value in values]
-    return Line("published", x, y, spread, COLOURS[optimizer], marks=True)
+    series = SERIES[optimizer]
+    shift = until / 70 * (series - (len(SERIES) - 1) / 2)
+    return Line("published", x, y, series, spread=spread, marks=True, shift=shift)
 
 
 def _panels(replication: Replication, one: Configuration, suffix: str = "") -> list[Panel] | None:
@@ -122,14 +71,14 @@ def _panels(replication: Replication, one: Configuration, suffix: str = "") -> l
         for optimizer in OPTIMIZERS:
             eta = eta_of(one, optimizer)
             label = optimizer if eta is None else f"{optimizer} {eta:g}"
-            ours = curve(list(replication.of(one, optimizer).values()), metric, label, COLOURS[optimizer])
+            ours = curve(list(replication.of(one, optimizer).values()), metric, label, SERIES[optimizer])
             if ours:
                 lines.append(ours)
                 theirs = _theirs(one, optimizer, metric, ours.x[-1])
                 lines += [theirs] if theirs else []
         if not lines:
             return None
-        panels.append(Panel(TITLES[metric] + suffix, lines, log_y=metric != "val_acc"))
+        panels.append(metric_panel(metric, TITLES[metric] + suffix, lines))
     return panels
 
 
@@ -160,15 +109,15 @@ def dropout_against_adams(replication: Replication, plain: Configuration, dropou
                 list(replication.of(one, optimizer).values()),
                 metric,
                 f"{optimizer}{' + dropout' if one.dropout else ''}",
-                COLOURS[optimizer],
-                dashed=one.dropout,
+                SERIES[optimizer],
+                dash=1 if one.dropout else 0,  # the colour tells the optimizer, the dash whether units were dropped
             )
             for optimizer in ("Adam", "AdamS")
             for one in (plain, dropout)
         ]
         if not all(lines):
             return None
-        panels.append(Panel(TITLES[metric], [line for line in lines if line], log_y=metric != "val_acc"))
+        panels.append(metric_panel(metric, TITLES[metric], lines))
     caption = "A training loss under dropout is measured with units dropped: compare it with its own kind."
     return Picture("dropout-adams", "Dropout against AdamS, CNN 128", [panels], caption)
 
@@ -190,7 +139,7 @@ def across_eta(replication: Replication, one: Configuration) -> Picture | None:
             lines = [curve(adam, metric, "Adam", 0)]
             lines += [curve(runs, metric, f"eta {eta:g}", 1 + k) for k, (eta, runs) in enumerate(swept)]
             title = f"{optimizer}: {TITLES[metric]}"
-            row.append(Panel(title, [line for line in lines if line], log_y=metric != "val_acc"))
+            row.append(metric_panel(metric, title, lines))
         rows.append(row)
     caption = "Lines: mean over seeds, bands one standard deviation. Black: Adam."
     return Picture(f"eta-{one.model}", f"Sensitivity to eta, {one.name}", rows, caption)
@@ -203,14 +152,14 @@ def taken_apart(runs: Sequence[Run], one: Configuration) -> Picture | None:
     rows = []
     for metric in METRICS:
         lines = [
-            curve(seeds, metric, name, k % 8, dashed=k >= 8)
+            curve(seeds, metric, name, k)
             for k, (name, every) in enumerate(found.items())
             if (seeds := at_horizon(every, horizon))
         ]
         if len(lines) < 4:  # Adam and the whole method alone take nothing apart
             return None
-        bare = [replace(line, spread=()) for line in lines if line]  # a dozen bands would hide the lines
-        rows.append(Panel(TITLES[metric], bare, log_y=metric != "val_acc"))
+        bare = [replace(line, band=()) for line in lines if line]  # a dozen bands would hide the lines
+        rows.append(metric_panel(metric, TITLES[metric], bare))
     title = f"What does the work: pieces of the method, {one.name}, {horizon} epochs"
     return Picture(f"ablation-{one.model}", title, [rows], "Lines: mean over seeds; their spread is in the table.")
 
@@ -224,17 +173,16 @@ def across_rates(runs: Sequence[Run], one: Configuration) -> Picture | None:
         for k, (name, by_rate) in enumerate(points.items()):
             recorded, unit = RECORDED[metric]
             seen = {
-                lr: mean_std([unit * v for run in seeds if (v := value_at(run, recorded)) is not None])
-                for lr, seeds in sorted(by_rate.items())
+                lr: in_units([value_at(run, recorded) for run in seeds], unit) for lr, seeds in sorted(by_rate.items())
             }
-            ended = {lr: value for lr, value in seen.items() if value.n}
+            ended = {lr: values for lr, values in seen.items() if values}
             if ended:
-                spread = [0.0 if math.isnan(value.std) else value.std for value in ended.values()]
-                label = f"{name} (n={min(value.n for value in ended.values())})"
-                lines.append(Line(label, list(ended), [value.mean for value in ended.values()], spread, k))
+                label = f"{name} (n={min(map(len, ended.values()))})"
+                means = [mean_std(values).mean for values in ended.values()]
+                lines.append(Line(label, list(ended), means, k, [band(values) for values in ended.values()]))
         if len(lines) < 2:
             return None
-        panels.append(Panel(f"final {TITLES[metric]}", lines, "learning rate", log_x=True, log_y=metric != "val_acc"))
+        panels.append(metric_panel(metric, f"final {TITLES[metric]}", lines, "learning rate", log_x=True))
     title = f"CNN 128, {IMAGES} images: every contestant at every learning rate"
     return Picture("ablation-cnn", title, [panels], "Mean over seeds, bands one standard deviation.")
 
@@ -246,11 +194,11 @@ def step_size(steps: Mapping[str, Sequence[tuple[float, float]]], one: Configura
         return None
     end = max(points[-1][0] for points in own.values())
     lines = [
-        Line(name, [x for x, _ in points], [y for _, y in points], colour=1 + k)
+        Line(name, [x for x, _ in points], [y for _, y in points], 1 + k)
         for k, (name, points) in enumerate(own.items())
     ]
     grid = [end * k / 200 for k in range(201)]
-    lines.append(Line("cosine", grid, [0.5 * (1 + math.cos(math.pi * x / end)) for x in grid], dashed=True))
+    lines.append(Line("cosine", grid, [0.5 * (1 + math.cos(math.pi * x / end)) for x in grid], dash=1))
     caption = (
         "The mean of recent weights over the root mean square of past weights: what multiplies Adam's step when the "
         "gradient is weighted. Cosine decay reaches zero at the planned end; the weights know of no end."
@@ -265,11 +213,11 @@ def surface() -> Picture:
     batches = [(0.0, 0.0, 1.0), (0.5, 0.35, 1.2), (-0.35, -0.3, 0.8), (0.9, -0.15, 1.1), (-0.6, 0.2, 0.9)]
     losses = [[_loss(x, *batch) for x in grid] for batch in batches]
     seen = [mean_std([loss[k] for loss in losses]) for k in range(len(grid))]
-    lines = [Line("a mini-batch", grid, loss, colour=0, faint=True) for loss in losses]
+    lines = [Line("a mini-batch", grid, loss, faint=True) for loss in losses]
     lines += [
-        Line("mean", grid, [one.mean for one in seen], colour=0),
-        Line("pessimistic: mean + std", grid, [one.mean + one.std for one in seen], colour=1),
-        Line("optimistic: mean - std", grid, [one.mean - one.std for one in seen], colour=3, dashed=True),
+        Line("mean", grid, [one.mean for one in seen]),
+        Line("pessimistic: mean + std", grid, [one.mean + one.std for one in seen], 1, dash=0),
+        Line("optimistic: mean - std", grid, [one.mean - one.std for one in seen], 3, dash=1),
     ]
     caption = (
         "Where the mini-batches agree the three surfaces touch; where they do not, the pessimist sees a hill and the "

@@ -9,10 +9,12 @@ from surefoot.lab.paper.cells import Cell, Replication, cells
 from surefoot.lab.paper.claims import judge_all
 from surefoot.lab.paper.contrasts import Verdict
 from surefoot.lab.paper.drawing import PALETTE
-from surefoot.lab.paper.pictures import Gallery, Line, Panel, Picture
+from surefoot.lab.paper.panels import Line, Panel, Picture
+from surefoot.lab.paper.pictures import Gallery
 from surefoot.lab.paper.published import METRICS, configurations
 from surefoot.lab.paper.scorecard import EVIDENCE, HEADS, cell_texts
 from surefoot.lab.report import Figure, Section, escape
+from surefoot.lab.report.page import DASHES, style_of
 
 
 def paper_sections(replication: Replication, gallery: Gallery) -> list[Section]:
@@ -81,41 +83,43 @@ def picture_section(picture: Picture) -> Section:
 
 
 def _figure(panel: Panel) -> Figure:
-    traces = [trace for line in panel.lines for trace in _traces(line, panel.log_y)]
+    traces = [trace for line in panel.lines for trace in _traces(line)]
+    whole = {"tickformat": "d"} if panel.x == "epoch" else {}
     layout: dict[str, Any] = {
-        "xaxis": {"title": {"text": panel.x}, "type": "log" if panel.log_x else "linear"},
+        "xaxis": {"title": {"text": panel.x}, "type": "log" if panel.log_x else "linear", **whole},
         "yaxis": {"title": {"text": panel.y}, "type": "log" if panel.log_y else "linear"},
         "showlegend": True,
     }
     return Figure(panel.title or "Loss surface", traces, layout, height=380)
 
 
-def _traces(line: Line, log: bool) -> list[Mapping[str, Any]]:
+def _traces(line: Line) -> list[Mapping[str, Any]]:
     name = escape(line.label)
-    common = {"type": "scatter", "x": list(line.x), "y": list(line.y), "name": name, "series": line.colour}
+    common: dict[str, Any] = {"type": "scatter", "x": list(line.x), "y": list(line.y), "name": name}
+    common |= {"series": line.series} | ({"line": {"dash": DASHES[line.dash]}} if line.dash is not None else {})
     if line.marks:
         error = {"type": "data", "array": list(line.spread), "thickness": 1.2, "width": 3}
         look = {"mode": "markers", "marker": {"symbol": "circle-open", "size": 7}, "showlegend": False}
-        return [{**common, **look, "error_y": error}]
+        text = [f"{name}, epoch {x:g}: {y:g} ± {s:g}" for x, y, s in zip(line.x, line.y, line.spread)]
+        told = {"text": text, "hovertemplate": "%{text}<extra></extra>", "x": [x + line.shift for x in line.x]}
+        return [{**common, **look, **told, "error_y": error}]
     if line.faint:
         return [{**common, "mode": "lines", "opacity": 0.25, "showlegend": False}]
     drawn: list[Mapping[str, Any]] = [{**common, "mode": "lines"}]
-    if any(line.spread):
-        # A logarithmic axis has no place for what is not positive.
-        low = [y - s if y > s or not log else y for y, s in zip(line.y, line.spread)]
-        high = [y + s for y, s in zip(line.y, line.spread)]
+    if any(low < high for low, high in line.band):
+        low, high = zip(*line.band)
         band = {"x": [*line.x, *reversed(line.x)], "y": [*high, *reversed(low)], "fill": "toself"}
-        shade = {"mode": "lines", "line": {"width": 0}, "fillcolor": _faint(line.colour), "hoverinfo": "skip"}
+        shade = {"mode": "lines", "line": {"width": 0}, "fillcolor": _faint(line.series), "hoverinfo": "skip"}
         drawn = [{"type": "scatter", **band, **shade, "showlegend": False}, *drawn]
     return drawn
 
 
-def _faint(colour: int) -> str:
-    """A colour of the palette, nearly transparent.
+def _faint(series: int) -> str:
+    """The colour of a series, nearly transparent.
 
     >>> _faint(1)
     'rgba(0,114,178,0.14)'
     """
-    code = PALETTE[colour % len(PALETTE)]
+    code = PALETTE[style_of(series)[0]]
     red, green, blue = (int(code[k : k + 2], 16) for k in (1, 3, 5))
     return f"rgba({red},{green},{blue},0.14)"

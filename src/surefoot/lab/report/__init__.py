@@ -11,6 +11,7 @@ from surefoot.lab.checks import Finding, check
 from surefoot.lab.fields import Field, grows
 from surefoot.lab.report import figures, origin, parts
 from surefoot.lab.report.curves import BUDGET, CurveData, curve_data
+from surefoot.lab.report.forks import continued, fork_sentence, forked_at
 from surefoot.lab.report.page import CurveFigure, Figure, Section, escape, render_page, write_html, write_page
 from surefoot.lab.summary import Summary, summarise
 from surefoot.lab.tables import metric_name
@@ -61,13 +62,13 @@ def write_report(
     """
     summary = summarise(runs, metrics=metrics, baseline=baseline, target=target)
     found = list(check(runs, baseline) if findings is None else findings)
-    names = ", ".join(each.name for each in summary.fields) or "nothing yet"
+    names = ", ".join(", ".join(filter(None, [each.name, continued(each)])) for each in summary.fields)
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
     footer = f"Written by surefoot {__version__} on {today}. One file, no network: keep it, mail it, print it."
     budget = BUDGET
     while True:
         text = render_page(
-            title or f"Optimizers on {names}",
+            title or f"Optimizers on {names or 'nothing yet'}",
             report_sections(summary, found, sections, command, budget),
             subtitle=_subtitle(summary),
             footer=footer,
@@ -99,14 +100,16 @@ def report_sections(
         Section(
             "In short",
             html=parts.flags(findings),
-            sections=[_per_task(each, fields, parts.verdicts(each, summary, series)) for each in fields],
+            sections=[_per_task(each, fields, _in_short(each, summary, series)) for each in fields],
         ),
-        Section("Results", _results_lead(summary), sections=[_results(each, summary, series) for each in fields]),
+        Section("Results", _results_lead(summary), sections=_results(summary, series)),
         Section(
             "Learning curves",
             _curves_lead(data),
             controls="curves",
-            sections=[_curves(each, summary, block, series, fields) for each, block in zip(fields, data)],
+            sections=[
+                _curves(each, summary, block, series, fields) for each, block in zip(fields, data) if block.epochs
+            ],
         ),
         _inside_section(fields, data, series),
         _sensitivity(summary, series),
@@ -128,12 +131,18 @@ def _per_task(each: Field, fields: Sequence[Field], html: str = "", figures: Seq
     return Section(each.name, html=html, figures=figures, plain=len(fields) == 1)
 
 
+def _in_short(each: Field, summary: Summary, series: dict[str, int]) -> str:
+    sentence = fork_sentence(each)
+    lead = f'<p class="lead">{escape(sentence)}</p>' if sentence else ""
+    return lead + parts.verdicts(each, summary, series)
+
+
 def _subtitle(summary: Summary) -> str:
     runs = [run for each in summary.fields for run in each.runs]
     if not runs:
         return "No runs."
     labels = {entry.label for each in summary.fields for entry in each.entries}
-    epochs = sorted({run.config.get("epochs", 0) for run in runs})
+    epochs = sorted({run.config.get("epochs", 0) - forked_at(run) for run in runs})
     length = f"{epochs[0]}" if len(epochs) == 1 else f"{epochs[0]} to {epochs[-1]}"
     return " · ".join(
         [
@@ -155,13 +164,17 @@ def _results_lead(summary: Summary) -> str:
     )
 
 
-def _results(each: Field, summary: Summary, series: dict[str, int]) -> Section:
-    tables = [
-        parts.results_table(rows, series)
-        for metric in summary.metrics
-        if (rows := summary.select(metric=metric, task=each.name))
-    ]
-    return _per_task(each, summary.fields, "".join(tables))
+def _results(summary: Summary, series: dict[str, int]) -> list[Section]:
+    sections = []
+    for each in summary.fields:
+        tables = [
+            parts.results_table(rows, series)
+            for metric in summary.metrics
+            if (rows := summary.select(metric=metric, task=each.name))
+        ]
+        if tables:
+            sections.append(_per_task(each, summary.fields, "".join(tables)))
+    return sections
 
 
 def _curves_lead(data: Sequence[CurveData]) -> str:

@@ -28,7 +28,7 @@ class CurveData:
     Args:
         entries: one per contestant: label, series (its colour and dash), seeds, and for each metric one list of
             values per seed; steps and seconds stand beside them.
-        epochs: the epochs that the lists hold, the same for all.
+        epochs: the epochs that the lists hold, the same for all; what a run did not record is None.
         every: 1 when all epochs are there, k when only every k-th is.
         hidden: labels that are not drawn until asked for.
     """
@@ -57,12 +57,12 @@ def curve_data(
 
 
 def _field_curves(each: Field, metrics: Sequence[str], series: dict[str, int], every: int) -> CurveData:
-    last = max((run.epochs[-1]["epoch"] for run in each.runs if run.epochs), default=0)
-    # every k-th epoch, counted back from the last, and the first
-    epochs = sorted({1, *range(last, 0, -every)}) if last else []
+    recorded = sorted({record["epoch"] for run in each.runs for record in run.epochs})
+    # every k-th epoch, counted back from the last, and the first; a fork does not begin at 1
+    epochs = sorted({*recorded[:1], *recorded[::-every]})
     data = CurveData(epochs=epochs, every=every, hidden=_hidden(each, metrics))
     for entry in each.entries:
-        longest = max(entry.runs, key=lambda run: len(run.epochs))
+        steps = {record["epoch"]: record.get("step") for run in entry.runs for record in run.epochs}
         values = {}
         for metric in metrics:
             curves = [_curve(run, metric, epochs) for run in entry.runs]
@@ -74,7 +74,7 @@ def _field_curves(each: Field, metrics: Sequence[str], series: dict[str, int], e
                 "series": series[entry.label],
                 "seeds": [run.seed for run in entry.runs],
                 "diverged": {str(i): run.epochs[-1]["epoch"] for i, run in enumerate(entry.runs) if run.diverged},
-                "step": _curve(longest, "step", epochs),
+                "step": [_short(steps.get(epoch)) for epoch in epochs],
                 "seconds": [_seconds(run, epochs) for run in entry.runs],
                 "values": values,
             }
@@ -97,15 +97,15 @@ def _hidden(each: Field, metrics: Sequence[str]) -> list[str]:
 
 def _curve(run: Run, metric: str, epochs: list[int]) -> list[float | None]:
     recorded = {record["epoch"]: record.get(metric) for record in run.epochs}
-    return [_short(recorded[epoch]) for epoch in epochs if epoch in recorded]
+    return [_short(recorded.get(epoch)) for epoch in epochs]
 
 
 def _seconds(run: Run, epochs: list[int]) -> list[float | None]:
-    total, sums = 0.0, {}
+    total, sums = 0.0, dict[int, float]()
     for record in run.epochs:
         total += record.get("seconds") or 0.0
         sums[record["epoch"]] = total
-    return [_short(sums[epoch]) for epoch in epochs if epoch in sums]
+    return [_short(sums.get(epoch)) for epoch in epochs]
 
 
 def _short(value: float | None) -> float | None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from surefoot.lab.checks import sweeps
 from surefoot.lab.fields import Entry, Field, grows, value_at
+from surefoot.lab.report.labels import shortened
 from surefoot.lab.report.page import Figure, escape
 from surefoot.lab.stats import mean_std
 from surefoot.lab.summary import Row, time_to_target
@@ -99,9 +100,9 @@ def race(each: Field, rows: list[Row], series: dict[str, int]) -> Figure | None:
     if target is None:
         return None
     traces: list[dict[str, Any]] = []
+    first = min((run.epochs[0]["epoch"] for run in each.runs if run.epochs), default=1)
     last = max((run.epochs[-1]["epoch"] for run in each.runs if run.epochs), default=1)
-    names = [escape(_clip(row.label)) for row in rows]
-    for entry, row, name in zip(each.entries, rows, names):
+    for place, (entry, row) in enumerate(zip(each.entries, rows)):
         ended = [run for run in entry.runs if run.finished or run.diverged]
         times = [(run.seed, time_to_target(run, row.metric, target, row.higher_is_better)[1]) for run in ended]
         hit = [(seed, time) for seed, time in times if math.isfinite(time)]
@@ -112,7 +113,7 @@ def race(each: Field, rows: list[Row], series: dict[str, int]) -> Figure | None:
                 "mode": "markers",
                 "series": series[entry.label],
                 "x": [time for _, time in hit],
-                "y": [name] * len(hit),
+                "y": [place] * len(hit),
                 "text": [f"{label}, seed {seed}<br>epoch {number(time)}" for seed, time in hit],
                 "hovertemplate": "%{text}<extra></extra>",
                 "marker": {"size": 9, "opacity": 0.55},
@@ -126,7 +127,7 @@ def race(each: Field, rows: list[Row], series: dict[str, int]) -> Figure | None:
                     "mode": "markers",
                     "series": series[entry.label],
                     "x": [row.epochs_to_target],
-                    "y": [name],
+                    "y": [place],
                     "marker": {"symbol": "line-ns-open", "size": 20, "line": {"width": 3}},
                     "hovertemplate": f"{label}<br>median: epoch %{{x}}<extra></extra>",
                     "showlegend": False,
@@ -136,23 +137,19 @@ def race(each: Field, rows: list[Row], series: dict[str, int]) -> Figure | None:
         f"Epochs to {metric_name(rows[0].metric)} {number(target)}",
         traces,
         {
-            "xaxis": {"title": {"text": "epoch"}, "range": [0, last * 1.03], "tickformat": "d"},
-            "yaxis": {"type": "category", "categoryarray": names, "range": [len(names) - 0.5, -0.5]},
-            "annotations": [_missed(row, name) for row, name in zip(rows, names) if row.reached < row.ended],
-            "margin": {"l": 54, "r": 110, "t": 10, "b": 44},
+            "xaxis": {
+                "title": {"text": "epoch"},
+                "range": [first - 1, last + 0.03 * (last - first + 1)],
+                "tickformat": "d",
+            },
             "hovermode": "closest",
         },
         "A dot is a run, the tick its optimizer's median (none when half of the runs missed).",
         height=90 + 26 * len(rows),
         wide=True,
+        rows=[(escape(name), _missed(row)) for name, row in zip(shortened([row.label for row in rows]), rows)],
     )
 
 
-def _missed(row: Row, name: str) -> dict[str, Any]:
-    text = f"{row.ended - row.reached} of {row.ended} missed"
-    place = {"x": 1, "xref": "paper", "xanchor": "left", "y": name, "xshift": 8}
-    return {"text": text, "showarrow": False, "font": {"size": 11}, **place}
-
-
-def _clip(label: str, most: int = 28) -> str:
-    return label if len(label) <= most else label[: most - 1] + "…"
+def _missed(row: Row) -> str:
+    return f"{row.ended - row.reached} of {row.ended} missed" if row.reached < row.ended else ""

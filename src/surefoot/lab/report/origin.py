@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from surefoot.lab.fields import Field
+from surefoot.lab.report.forks import continued, forked_at, keeps_state
 from surefoot.lab.report.page import escape
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def _join(values: Iterable[Any]) -> str:
 def again(fields: Sequence[Field], command: str | None = None) -> str:
     """The commands that compute these numbers again."""
     commands = [command] if command else [_command(each) for each in fields]
-    own = any((each.task.get("code") or "") != "" for each in fields)
+    own = any(each.task.get("code") and not each.task.get("spec") for each in fields)
     note = (
         " A task or optimizer of your own is named by its file or import path; write that in its place."
         if own and not command
@@ -85,13 +86,16 @@ def again(fields: Sequence[Field], command: str | None = None) -> str:
 
 def _command(each: Field) -> str:
     task, seeds = each.task, sorted({run.seed for run in each.runs})
-    words = ["surefoot", "compare", str(task.get("name", "")).split(" ")[0]]
+    name = str(task.get("spec") or str(task.get("name", "")).split(" ")[0])
+    at = max(forked_at(run) for run in each.runs)
+    words = ["surefoot", "fork", name, "--at", str(at)] if continued(each) else ["surefoot", "compare", name]
+    words += ["--state", "keep"] if keeps_state(each) else []
     for entry in each.entries:
         words += ["-o", str(entry.optimizer.get("spec") or entry.label)]
     words += ["--seeds", str(len(seeds))]
     if seeds[:1] != [0]:
         words += ["--first-seed", str(seeds[0])]
-    words += ["--epochs", str(max(run.config.get("epochs", 1) for run in each.runs))]
+    words += ["--epochs", str(max(run.config.get("epochs", 1) for run in each.runs) - at)]
     words += ["--batch-size", str(task["batch_size"])] if task.get("batch_size") else []
     settings = task.get("settings") or {}
     words += ["--dropout"] if settings.get("dropout") else []
@@ -100,7 +104,20 @@ def _command(each: Field) -> str:
     words += _shared(each, "weight_decay", "--weight-decay", 1e-4)
     threads = max(run.config.get("threads", 1) for run in each.runs)
     words += ["--threads", str(threads)] if threads != 1 else []
+    device = str(each.runs[0].config.get("device") or "cpu")
+    words += ["--device", device] if device != "cpu" else []
+    words += _out(each)
     return shlex.join(words)
+
+
+def _out(each: Field) -> list[str]:
+    """The folder that the runs are in, when they are in one and lie there as `compare` puts them."""
+    folders = {
+        str(run.folder.parent.parent)
+        for run in each.runs
+        if run.folder.name.endswith(f"-s{run.seed}-{str(run.config.get('key'))[:8]}")
+    }
+    return ["--out", folders.pop()] if len(folders) == 1 else []
 
 
 def _shared(each: Field, option: str, flag: str, usual: float) -> list[str]:

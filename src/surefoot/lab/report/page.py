@@ -23,7 +23,9 @@ COLOURS, DASHES = 8, ["solid", "9px,3px", "3px,3px", "9px,3px,2px,3px", "15px,4p
 class Figure:
     """A Plotly figure: traces and layout as plain dictionaries, coloured by the page.
 
-    A trace may carry ``"series": i``, which gives it the colour and dash of the i-th contestant.
+    A trace may carry ``"series": i``, which gives it the colour and dash of the i-th contestant. An axis with the
+    tickformat "d" counts something, and has ticks at whole numbers only. With `rows`, pairs of a name and a note, y is
+    the number of a row, 0 at the top; the page puts the names beside the rows or, on a narrow screen, above them.
     """
 
     title: str
@@ -32,6 +34,7 @@ class Figure:
     caption: str = ""
     height: int = 320
     wide: bool = False
+    rows: Sequence[tuple[str, str]] = ()
 
 
 @dataclass(frozen=True)
@@ -125,7 +128,7 @@ def render_page(title: str, sections: Sequence[Section], *, subtitle: str = "", 
         "footer": escape(footer),
         "style": _asset("report.css"),
         "plotly": _plotly(),
-        "script": _asset("report.js"),
+        "script": _asset("ticks.js") + _asset("report.js"),
         "data": builder.json(),
     }
     # One pass over the template, so that nothing inserted is ever taken for a placeholder.
@@ -168,6 +171,7 @@ class _Builder:
             spec["inside"] = figure.inside
         else:
             spec |= {"kind": "plot", "data": list(figure.traces), "layout": dict(figure.layout)}
+            spec |= {"rows": [list(row) for row in figure.rows]} if figure.rows else {}
         self.figures.append(spec)
         wide = " wide" if figure.wide else ""
         caption = f"<figcaption>{escape(figure.caption)}</figcaption>" if figure.caption else ""

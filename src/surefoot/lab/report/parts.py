@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from surefoot.lab.checks import Finding
 from surefoot.lab.fields import Field
@@ -12,6 +13,9 @@ from surefoot.lab.report.page import escape, style_of, swatch
 from surefoot.lab.summary import Row, Summary
 from surefoot.lab.tables import COLUMNS, MARKS, headline, metric_name
 from surefoot.lab.verdicts import count, number
+
+if TYPE_CHECKING:
+    from surefoot.lab.store import Run
 
 #: More contestants than this and the headline becomes a list, those without a claim folded away.
 MANY = 8
@@ -29,6 +33,8 @@ _WORDS = {
 
 def verdicts(each: Field, summary: Summary, series: dict[str, int]) -> str:
     """What came out, in words: one card per contestant, claims first when there are many."""
+    if not any(run.finished for run in each.runs):
+        return f'<p class="short">{escape(none_ended(each.runs))}</p>{_first_error(each.runs)}'
     rows = [row for row in summary.select(task=each.name) if not row.is_baseline]
     if not rows:
         return f'<p class="short">Only {escape(each.baseline.label)} ran: nothing to compare with yet.</p>'
@@ -50,6 +56,24 @@ def verdicts(each: Field, summary: Summary, series: dict[str, int]) -> str:
     cards = [_card([other for other in rows if other.label == row.label], series) for row in leading]
     columns = 2 if len(cards) in (1, 2, 4) else 3
     return f'{short}<div class="cards" style="--columns:{columns}">{"".join(cards)}</div>'
+
+
+def none_ended(runs: Sequence[Run]) -> str:
+    """That no run came to an end, and what became of them."""
+    failed = sum(bool(run.error) for run in runs)
+    states = [f"{failed} failed"] if failed else []
+    states += [f"{len(runs) - failed} unfinished"] if failed < len(runs) else []
+    return f"No run ended: {', '.join(states)}."
+
+
+def _first_error(runs: Sequence[Run]) -> str:
+    for run in runs:
+        lines = [line.strip() for line in (run.error or "").splitlines() if line.strip()]
+        if lines:
+            # a traceback ends with what went wrong
+            said = lines[-1] if lines[0].startswith("Traceback") else lines[0]
+            return f"<p>{escape(run.label)}, seed {run.seed}: <code>{escape(said)}</code></p>"
+    return ""
 
 
 def _lines(rows: Iterable[Row]) -> str:
@@ -115,7 +139,7 @@ def results_table(rows: Sequence[Row], series: dict[str, int]) -> str:
 
 
 def _whole(rows: Sequence[Row]) -> str:
-    return " whole" if len(rows) <= 16 else ""  # printed on one page
+    return " whole" if len(rows) <= 8 else ""  # printed on one page; a longer table would leave half of one empty
 
 
 def _cell(name: str, text: str) -> str:
@@ -249,6 +273,9 @@ def divergence_table(fields: Sequence[Field]) -> str:
         for entry in each.entries
         for run in entry.diverged
     ]
+    runs = [run for each in fields for run in each.runs]
+    if not any(run.finished for run in runs):
+        return f"<p>{escape(none_ended(runs))}</p>"
     if not lines:
         return '<p class="clear">✓ No run diverged.</p>'
     heads = "".join(

@@ -17,12 +17,8 @@
       if (figure.kind !== "curves" || !figure.log) return false;
       const values = page.blocks[figure.block].entries
         .flatMap((entry) => entry.values[figure.metric] || []).flat().filter((value) => value > 0);
-      return Math.max(...sample(values)) > 20 * Math.min(...sample(values));
+      return Math.max(...Ticks.sample(values)) > 20 * Math.min(...Ticks.sample(values));
     });
-  }
-  function sample(values) {
-    const every = Math.ceil(values.length / 20000) || 1;
-    return every === 1 ? values : values.filter((_, i) => i % every === 0);
   }
 
   const css = (name) => getComputedStyle(root).getPropertyValue(name).trim();
@@ -80,9 +76,9 @@
       const points = summary(curves), x = xOf(entry, block), name = safe(entry.label);
       const usable = points.map((point, i) => i).filter((i) => points[i] && x[i] != null);
       if (state.band && usable.some((i) => points[i].n > 1)) {
-        // On a log scale the band ends at the smallest seed where mean - std is not positive.
+        // On a log scale mean - std may be far below every seed, or have no place at all: the smallest seed is the end.
         const below = (i) => points[i].mean - points[i].std;
-        const low = (i) => log && below(i) <= 0 ? points[i].low : below(i);
+        const low = (i) => log ? Math.max(below(i), points[i].low) : below(i);
         const back = [...usable].reverse();
         bands.push({
           x: [...usable, ...back].map((i) => x[i]),
@@ -105,7 +101,7 @@
           hovertemplate: `${name}<br>%{text}<extra></extra>`, showlegend: false,
         });
       }
-      const single = block.epochs.length === 1;
+      const single = usable.length === 1;
       lines.push({
         x: usable.map((i) => x[i]), y: usable.map((i) => points[i].mean), name,
         customdata: usable.map((i) => `${short(points[i].mean)}${points[i].n > 1 ? ` ± ${short(points[i].std)}` : ""}`
@@ -133,7 +129,7 @@
       const { color, dash } = style(trace.series), { series, ...rest } = trace;
       const marker = { ...rest.marker, color };
       if (marker.line) marker.line = { ...marker.line, color };
-      return { ...rest, marker, line: { width: 2.2, ...rest.line, color, dash }, ...(rest.error_y && { error_y: { ...rest.error_y, color } }) };
+      return { ...rest, marker, line: { width: 2.2, dash, ...rest.line, color }, ...(rest.error_y && { error_y: { ...rest.error_y, color } }) };
     });
   }
 
@@ -148,26 +144,50 @@
     return [low - 0.1 * reach, low + 3 * reach];
   }
 
-  // Labels at 1, 2 and 5 while the axis is short, at powers of ten when it is long.
-  function decades(traces) {
-    const values = traces.flatMap((trace) => trace.y).filter((value) => value > 0);
-    const reach = values.length ? Math.log10(Math.max(...sample(values)) / Math.min(...sample(values))) : 1;
-    return { dtick: reach > 2.5 ? 1 : "D2", tickformat: "~g" };
-  }
-
-  function axis(extra) {
+  function axis(letter, traces, extra) {
+    const log = extra.type === "log";
     return {
       gridcolor: css("--grid"), linecolor: css("--line"), zerolinecolor: css("--line"), tickfont: { size: 11 },
-      automargin: true, ...extra, title: { font: { size: 12 }, standoff: 8, ...(extra && extra.title) },
+      automargin: true, exponentformat: "e", ...(log && { tickformat: "~g" }),
+      ...(extra.tickvals ? {} : Ticks.of(extra, ...(extra.range && !log ? extra.range : Ticks.reach(traces, letter, log)))),
+      ...extra, title: { font: { size: 12 }, standoff: 8, ...extra.title },
     };
   }
 
+  // Rows with names: beside them where there is room, else above them, so that the figure keeps its width.
+  const ROW = 26, TALL_ROW = 46;
+  function rowsLayout(figure) {
+    const count = figure.rows.length, above = narrow(), noted = figure.rows.some(([, note]) => note);
+    const write = (text, place) => ({ text, showarrow: false, xref: "paper", font: { size: 11 }, ...place });
+    const raised = { yanchor: "bottom", yshift: 11 };
+    const annotations = figure.rows.flatMap(([name, note], y) => [
+      ...(above ? [write(name, { x: 0, y, xanchor: "left", ...raised })] : []),
+      ...(note ? [write(note, { x: 1, y, xanchor: above ? "right" : "left", ...(above ? raised : { xshift: 8 }) })] : []),
+    ]);
+    return {
+      annotations, height: figure.height + (above ? (TALL_ROW - ROW) * count : 0),
+      margin: { l: above ? 12 : 54, r: noted && !above ? 110 : 12, t: above ? 0 : 10, b: 44 },
+      yaxis: {
+        tickvals: figure.rows.map((_, y) => y), ticktext: figure.rows.map(([name]) => name), zeroline: false,
+        range: [count - 0.5, above ? -0.7 : -0.5], showticklabels: !above,
+      },
+    };
+  }
+
+  // Low figures fill the end of a page; a long legend needs its room.
+  function paperHeight(figure, traces) {
+    if (figure.kind === "curves") return 190;
+    return traces.filter((trace) => trace.showlegend !== false).length > 6 ? figure.height : Math.min(figure.height, 280);
+  }
+
   function layoutOf(figure, traces, wide) {
-    const own = figure.layout || {}, curves = figure.kind === "curves";
+    const curves = figure.kind === "curves", rows = figure.rows ? rowsLayout(figure) : {}, own = { ...figure.layout, ...rows };
     const log = curves && isLog(figure);
     const range = curves ? clipped(traces, log) : undefined;
-    const x = curves ? { title: { text: labels[state.x] }, rangemode: state.x === "epoch" ? "normal" : "tozero" } : {};
-    const y = curves ? { type: log ? "log" : "linear", ...(log && decades(traces)), ...(range && { range }) } : {};
+    const byEpoch = curves && state.x === "epoch";
+    const x = curves ? { title: { text: labels[state.x] }, rangemode: byEpoch ? "normal" : "tozero" } : {};
+    if (byEpoch) x.tickformat = "d";
+    const y = curves ? { type: log ? "log" : "linear", ...(range && { range }) } : {};
     if (curves && isMinus(figure)) {
       Object.assign(y, { title: { text: `minus ${safe(page.blocks[figure.block].entries[0].label)}` }, zeroline: true, zerolinecolor: css("--soft") });
     }
@@ -176,13 +196,13 @@
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
       font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: css("--ink") },
       margin: { l: narrow() ? 44 : 54, r: 12, t: 10, b: 44 }, height: figure.height, autosize: !printing,
-      ...(printing && { width: wide ? 670 : 325, height: curves ? 240 : figure.height }),
+      ...(printing && { width: wide ? 670 : 325, height: paperHeight(figure, traces) }),
       hovermode: "closest", hoverdistance: 40,
       hoverlabel: { bgcolor: css("--paper"), bordercolor: css("--line"), font: { color: css("--ink"), size: 12 }, namelength: 40 },
       dragmode: touch ? false : "zoom",
       modebar: { bgcolor: "rgba(0,0,0,0)", color: css("--soft"), activecolor: css("--accent") },
       legend: { orientation: "h", y: -0.22, x: 0 },
-      ...own, xaxis: axis({ ...x, ...own.xaxis }), yaxis: axis({ ...y, ...own.yaxis }),
+      ...own, xaxis: axis("x", traces, { ...x, ...own.xaxis }), yaxis: axis("y", traces, { ...y, ...own.yaxis }),
     };
   }
 
@@ -193,9 +213,12 @@
       responsive: true, displaylogo: false, displayModeBar: touch ? false : "hover", scrollZoom: false,
       modeBarButtons: [["toImage", "zoom2d", "pan2d", "resetScale2d"]],
     };
+    const canvas = canvases[i], layout = layoutOf(figure, traces, canvas.closest(".wide"));
+    canvas.style.height = `${layout.height}px`;
+    Plotly.react(canvas, traces, layout, config);
+    if (!drawn.has(i)) canvas.on("plotly_relayout", () => Ticks.fit(canvas, figure));
     drawn.add(i);
     stale.delete(i);
-    Plotly.react(canvases[i], traces, layoutOf(figure, traces, canvases[i].closest(".wide")), config);
     root.dataset.drawn = String(drawn.size);
   }
 
@@ -291,5 +314,17 @@
     folded.forEach((part) => { part.open = false; });
     redraw();
   });
-  window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => redraw());
+  for (const change of ["(prefers-color-scheme: dark)", "(max-width: 700px)"]) {
+    window.matchMedia(change).addEventListener("change", () => redraw());
+  }
+
+  // The links fade at the side where there are more of them.
+  const links = document.querySelector("nav .inner");
+  const showMore = () => {
+    links.classList.toggle("more-left", links.scrollLeft > 4);
+    links.classList.toggle("more-right", links.scrollLeft + links.clientWidth < links.scrollWidth - 4);
+  };
+  links.addEventListener("scroll", showMore, { passive: true });
+  window.addEventListener("resize", showMore);
+  showMore();
 })();

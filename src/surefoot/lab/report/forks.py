@@ -1,0 +1,52 @@
+"""What a report says of a fork: runs that continued from where a baseline had come to."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from surefoot.lab.fields import Entry, Field
+
+if TYPE_CHECKING:
+    from surefoot.lab.store import Run
+
+
+def forked_at(run: Run) -> int:
+    """The epoch that a run continued from; 0 when it began at the beginning."""
+    return int((run.config.get("fork") or {}).get("epoch") or 0)
+
+
+def continued(each: Field) -> str:
+    """Where the runs of a field continued from, as it may stand behind the task's name; empty when they did not."""
+    forks = [run.config["fork"] for run in each.runs if run.config.get("fork")]
+    if not forks:
+        return ""
+    epoch, label = forks[0].get("epoch", 0), forks[0].get("label") or each.baseline.label
+    return f"continued from epoch {epoch} of {label}" if epoch else f"forked at the initial weights of {label}"
+
+
+def fork_sentence(each: Field) -> str:
+    """The same as a sentence, with what became of the baseline's state; empty when it is no fork."""
+    words = continued(each)
+    if not words:
+        return ""
+    kept = [entry.label for entry in each.entries if _kept(entry)]
+    if not kept:
+        state = "with a fresh state"
+    elif len(kept) == len(each.entries):
+        state = "with the state that it had there"
+    else:
+        state = f"{_and(kept)} with the state that it had there, the others with a fresh one"
+    return f"A fork: every optimizer {words}, from the same weights and over the same batches, {state}."
+
+
+def keeps_state(each: Field) -> bool:
+    """Whether any contestant went on with the baseline's state."""
+    return any(_kept(entry) for entry in each.entries)
+
+
+def _kept(entry: Entry) -> bool:
+    return any((run.config.get("fork") or {}).get("state") == "kept" for run in entry.runs)
+
+
+def _and(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
