@@ -39,6 +39,13 @@ def test_a_diverged_run_is_a_result_not_a_smaller_budget(run, field):
     assert "AdamS diverged on seeds 0, 1, 2, 3." in found[0].sentence
 
 
+def test_a_run_that_diverges_in_its_first_epoch_is_no_smaller_budget(run, field):
+    lost = run("AdamS", 0, done=1, diverged=True)
+    lost.epochs[0]["step"] = 3
+    others = [one for one in field({"Adam": 0.0, "AdamS": 0.0}) if (one.label, one.seed) != ("AdamS", 0)]
+    assert codes([*others, lost]) == {"diverged-runs": "note"}
+
+
 @pytest.fixture
 def tuned(run, field):
     """AdamS and Adam, each tuned over three learning rates on other seeds."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import io
 import json
@@ -130,15 +131,27 @@ def test_a_diverged_run_is_a_result_and_the_others_go_on(tiny_task: MakeTask, tm
         ({"seeds": [-1]}, "seeds must be"),
         ({"epochs": 0}, "epochs must be at least 1, got 0"),
         ({"jobs": 0}, "jobs must be at least 1"),
+        ({"epochs": "3"}, "epochs must be a whole number from 1 up, got '3'"),
+        ({"epochs": 1.5}, "epochs must be a whole number from 1 up, got 1.5"),
+        ({"seeds": 1.5}, "seeds must be .*, got 1.5"),
+        ({"seeds": [0.5]}, r"seeds must be .*, got \[0.5\]"),
+        ({"seeds": "three"}, "seeds must be .*, got 'three'"),
+        ({"seeds": None}, "seeds must be .*, got None"),
+        ({"lr": "x"}, "lr must be a finite number, got 'x'"),
+        ({"lr": float("nan")}, "lr must be a finite number, got nan"),
+        ({"out": None}, "out must be the folder for the runs, such as 'runs', got None"),
+        ({"task": 5}, "a task is a name such as .* or a surefoot.lab.Task, not 5"),
+        ({"task": None}, "a task is a name such as .* or a surefoot.lab.Task, not None"),
+        ({"task": torch.nn.Linear(2, 2)}, "not a model alone; put it into a Task"),
         ({"batch_size": 3}, "options are for named tasks"),
     ],
 )
 def test_impossible_wishes_are_refused_before_any_work(
     tiny_task: MakeTask, tmp_path: Path, options: dict[str, Any], message: str
 ) -> None:
-    arguments = {"seeds": 1, "epochs": 1, "out": tmp_path, "progress": False, **options}
+    arguments = {"task": tiny_task(), "seeds": 1, "epochs": 1, "out": tmp_path, "progress": False, **options}
     with pytest.raises(ValueError, match=message):
-        compare(tiny_task(), ["sgd"], **arguments)
+        compare(optimizers=["sgd"], **arguments)
     assert not list(tmp_path.iterdir())
 
 
@@ -167,6 +180,56 @@ def test_results_give_tables_and_a_report(tiny_task: MakeTask, tmp_path: Path) -
     assert isinstance(found.check(), list)
     with pytest.raises(ValueError, match="unknown format 'word'"):
         found.to("word")
+
+
+def test_results_print_as_their_tables(tiny_task: MakeTask, tmp_path: Path) -> None:
+    found = compare(tiny_task(), ["adam", "adams"], seeds=2, epochs=1, out=tmp_path, progress=False)
+    assert str(found) == repr(found) == found.to_markdown().rstrip()
+    assert "| AdamS |" in str(found)
+    assert str(Results([], {})) == "Results: 0 runs without a recorded epoch"
+    assert str(Results([], {"a": "it broke\n"})).endswith("\nfailed: it broke")
+
+
+def test_a_direction_told_later_holds_for_the_runs_that_are_there(tiny_task: MakeTask, tmp_path: Path) -> None:
+    def f1(outputs: Tensor, targets: Tensor) -> Tensor:
+        return (outputs.argmax(-1) == targets).float().mean()
+
+    options: dict[str, Any] = {"seeds": 2, "epochs": 1, "out": tmp_path, "progress": False}
+    first = compare(tiny_task(metrics={"f1": f1}), ["sgd"], **options)
+    assert not first.table(metrics=["valid_f1"]).rows[0].higher_is_better
+    told = compare(tiny_task(metrics={"f1": f1}, higher_is_better={"f1": True}), ["sgd"], **options)
+    assert [run.folder for run in told.runs] == [run.folder for run in first.runs]
+    for found in (told, Results.read(tmp_path)):
+        [row] = found.table(metrics=["valid_f1"]).rows
+        assert row.higher_is_better
+
+
+def test_code_that_the_key_cannot_try_is_told_by_its_runs(tiny_task: MakeTask, tmp_path: Path) -> None:
+    def many(outputs: Tensor, targets: Tensor) -> Tensor:
+        return outputs
+
+    tasks = {
+        "the metric 'many' must give one number for a batch, its mean, not a tensor of shape (20, 3)": tiny_task(
+            metrics={"many": many}
+        ),
+        "the metric 'word' must give one number for a batch, its mean, not 'good'": tiny_task(
+            metrics={"word": lambda outputs, targets: "good"}
+        ),
+        "model must return a torch.nn.Module, not NoneType": dataclasses.replace(tiny_task(), model=lambda: None),
+    }
+    for message, task in tasks.items():
+        found = compare(task, ["sgd"], seeds=1, epochs=1, out=tmp_path, progress=False)
+        assert message in next(iter(found.failures.values()))
+
+
+@pytest.mark.parametrize("name", ["long " * 200, "数字", "../../outside"])
+def test_any_name_of_a_task_makes_a_folder(tiny_task: MakeTask, tmp_path: Path, name: str) -> None:
+    found = compare(tiny_task(name), ["sgd"], seeds=1, epochs=1, out=tmp_path / "out", progress=False)
+    assert found.ok
+    [folder] = (tmp_path / "out").iterdir()
+    assert len(folder.name) < 80
+    other = compare(tiny_task(name + "字"), ["sgd"], seeds=1, epochs=1, out=tmp_path / "out", progress=False)
+    assert other.runs[0].folder != found.runs[0].folder
 
 
 def make_requests(*labels: str, epochs: int = 4) -> list[RunRequest]:

@@ -6,6 +6,7 @@ import linecache
 import sys
 import types
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -61,6 +62,9 @@ def test_specs_are_read(spec: str, label: str, cls: type, kwargs: dict | None) -
         ("torch.nn.Linear", "'torch.nn.Linear' is not an optimizer class"),
         ("adam:schedule=stairs", "unknown schedule 'stairs'"),
         ("", "cannot read the optimizer"),
+        ("adam:lr=abc", "'adam:lr=abc': lr must be a finite number, not abc"),
+        ("adam:lr=nan", "'adam:lr=nan': lr must be a finite number, not nan"),
+        ("adam:lr=1e400", "'adam:lr=1e400': lr must be a finite number, not inf"),
     ],
 )
 def test_what_cannot_be_read_is_told(spec: str, message: str) -> None:
@@ -130,6 +134,22 @@ def test_the_same_contestant_twice_is_refused(second: object) -> None:
         parse_all(["adam", second])  # type: ignore[list-item]
 
 
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (5, "give a list of at least one optimizer, such as .*, not 5"),
+        (None, "give a list of at least one optimizer, such as .*, not None"),
+        ([5], "5 is not an optimizer to compare: give a line such as"),
+        ([torch.nn.Linear], "Linear.* is not an optimizer to compare: give a line such as"),
+        ([lambda params: torch.optim.SGD(params)], "a function hides its options; write Contestant.create"),
+        ([torch.optim.SGD(weights())], "every run builds its own; give the class SGD"),
+    ],
+)
+def test_what_is_no_optimizer_is_told(given: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        parse_all(given)
+
+
 def test_a_file_of_ones_own_is_a_contestant_and_editing_it_makes_another(tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
     path.write_text("import torch\nclass Slow(torch.optim.SGD):\n    pass\n")
@@ -178,4 +198,7 @@ def test_code_without_a_source_goes_by_its_instructions() -> None:
         return names["f"]
 
     one, same, other = (source_digest(compiled(f"def f(x):\n    return x * {n}")) for n in (2, 2, 3))
+    assert one == same != other
+    # A function inside is told by its own instructions, not by where it lies in memory.
+    one, same, other = (source_digest(compiled(f"def f(x):\n    return (lambda y: y * {n})(x)")) for n in (2, 2, 3))
     assert one == same != other

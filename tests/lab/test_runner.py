@@ -88,6 +88,8 @@ def test_every_optimizer_gets_the_same_weights_batches_and_dropout(tiny_task: Ma
 
         task = tiny_task(prepare=prepare)
         config, _ = start(task, tmp_path, spec, seed=seed)
+        batches.clear()  # the key has tried `prepare` too
+        noise.clear()
         trainer = Trainer(config, task, Contestant.parse(spec))
         first = torch.cat([p.detach().flatten().clone() for p in trainer.params])
         for epoch in (1, 2):

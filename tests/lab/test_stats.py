@@ -14,7 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from surefoot.lab import stats, verdicts
+from surefoot.lab.fields import grows
 from surefoot.lab.summary import summarise
+from surefoot.lab.tables import to_markdown
 
 DIFFERENCES = st.lists(st.floats(-5, 5, allow_nan=False, width=32), min_size=2, max_size=9)
 
@@ -194,6 +196,12 @@ def test_higher_is_better_for_accuracy_and_as_the_task_says(field):
     assert rows[1].outcome == "worse"
 
 
+@pytest.mark.parametrize("metric", ["valid_brier_score", "valid_top1_error", "valid_f1", "valid_acc"])
+def test_a_direction_is_not_guessed_from_a_name(metric):
+    assert not grows(metric)
+    assert grows(metric, {"higher_is_better": {metric.removeprefix("valid_"): True}})
+
+
 def test_holm_runs_over_all_comparisons_of_a_metric_and_over_tasks(field):
     other = {"name": "other", "batch_size": 1, "data": "", "settings": {}}
     runs = field({"Adam": 0.0, "AdamS": -0.002, "AdamCB": 0.001}) + field({"Adam": 0.0, "AdamS": 0.0}, task=other)
@@ -240,6 +248,36 @@ def test_values_after_an_epoch(run):
     assert summarise(runs, epoch=1, metrics=["valid_loss"]).rows[0].diverged == 0
     end = summarise(runs, metrics=["valid_loss"]).rows[0]
     assert (end.n, end.unfinished, end.diverged) == (1, 1, 1)
+
+
+def test_runs_of_different_length_are_compared_where_all_have_been(run):
+    # At epoch 2 of 6 AdamS is ahead; Adam is lower at its end only because it trained on.
+    runs = [run("Adam", seed, final=0.1 + 0.001 * seed, epochs=6) for seed in range(7)]
+    runs += [run("AdamS", seed, final=0.2 + 0.0011 * seed, epochs=2) for seed in range(7)]
+    runs += [run("SGD", seed, final=0.3 + 0.0011 * seed, epochs=6) for seed in range(7)]
+    summary = summarise(runs, metrics=["valid_loss"])
+    base, short, equal = summary.rows
+    assert to_markdown(summary).count(" (epoch 2) |") == 1
+    at_two = runs[0].epochs[1]["valid_loss"]
+    assert at_two > 0.3
+    assert short.difference == pytest.approx(0.2 - at_two + 0.0001 * 3, abs=1e-9)
+    assert (short.epoch, short.outcome) == (2, "better")
+    assert short.verdict.startswith("at epoch 2: AdamS beats Adam by ")
+    assert (base.epoch, equal.epoch) == (None, None)
+    assert base.mean == pytest.approx(0.103)
+    assert equal.verdict.startswith("Adam is better than SGD by 0.2")
+
+
+def test_diverged_runs_do_not_shorten_a_comparison(run):
+    runs = [run("Adam", seed, final=0.1 + 0.01 * seed) for seed in range(4)]
+    runs += [run("AdamS", seed, final=0.2, done=1 if seed == 0 else None, diverged=seed == 0) for seed in range(4)]
+    _, row = summarise(runs, metrics=["valid_loss"]).rows
+    assert (row.epoch, row.diverged, row.pairs) == (None, 1, 3)
+    longer = [run("Adam", seed, final=0.1, epochs=9) for seed in range(4)]
+    _, row = summarise(longer + runs[4:], metrics=["valid_loss"]).rows
+    assert (row.epoch, row.diverged, row.pairs) == (5, 1, 3)
+    assert row.verdict.startswith("at epoch 5: ")
+    assert row.verdict.endswith("where both ended; AdamS diverged in 1 of 4 runs")
 
 
 def test_tuning_runs_are_not_results_and_settings_are_not_mixed(run):

@@ -16,7 +16,15 @@ from surefoot.lab.store import Busy, MetricsLog, StoreError, open_folder, read_m
 def write_run(folder: Path, label: str = "Adam", seed: int = 0, position: int = 0, **changes: object) -> Path:
     folder.mkdir(parents=True)
     optimizer = {"label": label, "position": position}
-    config = {"format": 1, "task": {"name": "toy"}, "optimizer": optimizer, "seed": seed, "epochs": 2, **changes}
+    config = {
+        "format": 1,
+        "key": "0123456789",
+        "task": {"name": "toy"},
+        "optimizer": optimizer,
+        "seed": seed,
+        "epochs": 2,
+        **changes,
+    }
     store.write_config(folder, config)
     return folder
 
@@ -47,7 +55,13 @@ def test_a_torn_last_line_does_not_count_and_is_removed_before_the_next(tmp_path
 
 
 @pytest.mark.parametrize(
-    "text", ['{"epoch": 1}\nrubbish\n{"epoch": 3}\n', '{"epoch": 1}\n{"epoch": 3}\n', '{"epoch": 1}\n[]\n']
+    "text",
+    [
+        '{"epoch": 1}\nrubbish\n{"epoch": 3}\n',
+        '{"epoch": 1}\n{"epoch": 3}\n',
+        '{"epoch": 1}\n[]\n',
+        '{"epoch": 1}\n{"epoch": 2, "valid_loss": "low"}\n',
+    ],
 )
 def test_damaged_metrics_are_told_with_their_line(tmp_path: Path, text: str) -> None:
     path = tmp_path / "metrics.jsonl"
@@ -55,6 +69,14 @@ def test_damaged_metrics_are_told_with_their_line(tmp_path: Path, text: str) -> 
     with pytest.raises(StoreError, match=r"metrics.jsonl is damaged at line 2"):
         read_metrics(path)
     assert path.read_text() == text
+
+
+@pytest.mark.parametrize("text", ["5\n", "[]\n", '{"epoch": "one"}\n', '{"epoch": null}\n', "{}\n"])
+def test_a_damaged_first_line_is_told(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(text)
+    with pytest.raises(StoreError, match=r"metrics.jsonl is damaged at line 1"):
+        read_metrics(path)
 
 
 def test_half_a_line_on_a_full_disk_is_taken_back(tmp_path: Path) -> None:
@@ -119,9 +141,53 @@ def test_another_format_is_refused_with_both_numbers(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"key": "abc"}'])
 def test_an_unreadable_configuration_is_told(tmp_path: Path, text: str) -> None:
-    folder = write_run(tmp_path / "run")
+    folder = write_run(tmp_path / "adam-s0-01234567")
     (folder / "config.json").write_text(text)
-    with pytest.raises(StoreError, match=r"config.json cannot be read"):
+    with pytest.raises(StoreError, match=r"config.json cannot be read .*; delete the folder .*adam-s0-01234567 to"):
+        read_runs(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "5", '{"format": 1}', '{"model_type": "bert", "task": "fill-mask"}', '{"key": "abc", "format": "mp3"}'],
+)
+def test_a_configuration_of_another_program_is_left_alone(tmp_path: Path, text: str) -> None:
+    write_run(tmp_path / "toy" / "mine", "SGD")
+    (tmp_path / "models" / "bert").mkdir(parents=True)
+    (tmp_path / "models" / "bert" / "config.json").write_text(text)
+    assert [run.label for run in read_runs(tmp_path)] == ["SGD"]
+    with pytest.raises(StoreError) as caught:  # asked for by name it is told, and not to be deleted
+        store.read_run(tmp_path / "models" / "bert")
+    assert "delete" not in str(caught.value)
+    assert "Traceback" not in str(caught.value)
+
+
+def test_an_unreadable_configuration_next_to_metrics_is_not_passed_over(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "renamed")
+    (folder / "metrics.jsonl").touch()
+    (folder / "config.json").write_text("{")
+    with pytest.raises(StoreError, match=r"config.json cannot be read .*; move .*renamed away"):
+        read_runs(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"seed": "3"}, "seed is '3'"),
+        ({"epochs": None}, "epochs is None"),
+        ({"epochs": True}, "epochs is True"),
+        ({"task": {}}, "task.name is missing"),
+        ({"task": "toy"}, "task is 'toy'"),
+        ({"optimizer": []}, r"optimizer is \[\]"),
+        ({"optimizer": {"label": 5}}, "optimizer.label is 5"),
+        ({"optimizer": {"label": "Adam", "position": "first"}}, "optimizer.position is 'first'"),
+        ({"purpose": 1}, "purpose is 1"),
+        ({"provenance": "here"}, "provenance is 'here'"),
+    ],
+)
+def test_a_damaged_field_is_told_with_its_value(tmp_path: Path, changes: dict[str, object], message: str) -> None:
+    write_run(tmp_path / "run", **changes)
+    with pytest.raises(StoreError, match=rf"config.json is damaged: {message}; delete the folder"):
         read_runs(tmp_path)
 
 

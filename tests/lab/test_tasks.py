@@ -236,25 +236,6 @@ def test_digest_follows_the_data():
     assert toy(data_digest="given").data_digest == "given"
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"batch_size": 0}, "'toy': batch_size must be a whole number from 1 up, not 0"),
-        ({"model": nn.Linear(2, 3)}, "function that makes a fresh model, not a finished Linear"),
-        ({"model": 3}, "model must be a function, not int"),
-        ({"train": (torch.zeros(3), torch.zeros(2))}, "'toy': train must have as many targets as inputs"),
-        ({"valid": (torch.zeros(0, 2), torch.zeros(0))}, "'toy': valid must have .* at least one"),
-        ({"valid": 5}, "'toy': valid must be a pair of tensors .* int could not be read"),
-        ({"train": [(torch.zeros(2), 1), (torch.zeros(3), 1)]}, "all of one shape; list could not be read"),
-        ({"train": [(torch.zeros(2), 1, 2)] * 4}, "pairs .* not 3 parts"),
-        ({"train": [("a", 1), ("b", 2)]}, "pairs .* of tensors"),
-    ],
-)
-def test_tasks_that_do_not_hold_together(changes, message):
-    with pytest.raises(TaskError, match=message):
-        toy(**changes)
-
-
 class Squares(torch.utils.data.Dataset):
     reads = 0
 

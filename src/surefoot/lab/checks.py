@@ -52,8 +52,10 @@ def _budgets(each: Field, tuning: list[Run]) -> Iterable[Finding]:
     epochs = _values_by_entry(each, lambda run: run.config.get("epochs"))
     if _differ(epochs):
         yield Finding("unequal-epochs", "error", f"{each.name}: unequal budgets, {_list(epochs, 'epochs')}.")
-    # steps of the epochs that everybody did: a diverged run stops early and is no smaller budget
-    steps = _values_by_entry(each, lambda run: run.epochs[0].get("step") if run.epochs else None)
+    # Steps of the first epoch, which everybody did; where a run diverged in it, it stopped early: no smaller budget.
+    steps = _values_by_entry(
+        each, lambda run: run.epochs[0].get("step") if run.epochs and not run.epochs[0].get("diverged") else None
+    )
     if _differ(steps):
         yield Finding("unequal-steps", "error", f"{each.name}: unequal budgets, {_list(steps, 'steps per epoch')}.")
 

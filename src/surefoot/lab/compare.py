@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import math
+import operator
+import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +21,9 @@ from surefoot.lab.executors import Event, Executor, Report, RunRequest, TaskSour
 from surefoot.lab.progress import Progress, make_progress
 from surefoot.lab.results import Results, trimmed
 from surefoot.lab.runner import is_done
-from surefoot.lab.store import Run, StoreError, read_run
+from surefoot.lab.store import Run, StoreError, read_run, write_config
 from surefoot.lab.tasks import NAMED, Task
+from surefoot.lab.user_tasks import task_code
 
 #: The paper's method next to its baseline; what `surefoot compare` shows when nothing is asked for.
 DEMO_OPTIMIZERS = ("adam", "adamucb", "adamcb", "adams")
@@ -65,6 +72,8 @@ def compare(
     >>> [(run.label, run.seed) for run in found.runs]
     [('Adam', 0), ('Adam', 1), ('SGD', 0), ('SGD', 1)]
     """
+    if not isinstance(out, str | os.PathLike):
+        raise ValueError(f"out must be the folder for the runs, such as 'runs', got {out!r}")
     setup = prepare(
         task,
         optimizers,
@@ -100,6 +109,11 @@ class Setup:
     threads: int
     device: str
 
+    @cached_property
+    def code(self) -> str:
+        """Digest of what the task computes with, taken once: its own functions may change it while they run."""
+        return task_code(self.task)
+
     def config(self, contestant: Contestant, seed: int, epochs: int, **more: Any) -> dict[str, Any]:
         """The configuration of one run; `more` is purpose, position and fork of `make_config`."""
         return make_config(
@@ -110,6 +124,7 @@ class Setup:
             threads=self.threads,
             device=self.device,
             defaults=self.defaults,
+            code=self.code,
             **more,
         )
 
@@ -130,8 +145,13 @@ def prepare(
 ) -> Setup:
     """Read and check what `compare` and `fork` are asked to do; the arguments are theirs."""
     for name, value in {"epochs": epochs, "jobs": jobs, "threads": threads}.items():
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise ValueError(f"{name} must be a whole number from 1 up, got {value!r}")
         if value < 1:
             raise ValueError(f"{name} must be at least 1, got {value}")
+    for name, rate in {"lr": lr, "weight_decay": weight_decay}.items():
+        if rate is not None and not _is_number(rate):
+            raise ValueError(f"{name} must be a finite number, got {rate!r}")
     contestants, numbers = parse_all(optimizers), seed_numbers(seeds)
     source = task_source(task, data_dir, overrides)
     if weight_decay is None and source.spec in NAMED:
@@ -140,6 +160,10 @@ def prepare(
     for one in contestants:
         one.check(**defaults)
     return Setup(source, source.load(), contestants, numbers, defaults, threads, device)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real | torch.Tensor) and not isinstance(value, bool) and math.isfinite(float(value))
 
 
 def _check_device(device: str) -> None:
@@ -206,14 +230,35 @@ def collect(requests: Sequence[RunRequest], failures: Mapping[int, str], epochs:
             continue
         # The label and the place of this comparison, which may differ from the one that computed the run.
         optimizer = {**run.config["optimizer"], **request.config["optimizer"]}
-        runs.append(Run(run.folder, {**run.config, "optimizer": optimizer}, run.epochs))
+        task = _with_directions(run, request.config["task"]["higher_is_better"])
+        runs.append(Run(run.folder, {**run.config, "task": task, "optimizer": optimizer}, run.epochs))
     failed = {str(requests[index].folder): message for index, message in failures.items()}
     return Results(trimmed(runs, epochs), failed)
+
+
+def _with_directions(run: Run, told: Mapping[str, bool]) -> dict[str, Any]:
+    """The run's task with the directions of its metrics as told now, which changes no number and so no key.
+
+    They are recorded too: a report reads them there.
+    """
+    task: dict[str, Any] = run.config["task"]
+    if task.get("higher_is_better") == told:
+        return task
+    task = {**task, "higher_is_better": dict(told)}
+    with suppress(StoreError):  # the folder may be read-only, and the results are there all the same
+        write_config(run.folder, {**run.config, "task": task})
+    return task
 
 
 def task_source(task: str | Task, data_dir: Path | str | None, overrides: Mapping[str, Any]) -> TaskSource:
     """How a process gets at the task."""
     given = {name: value for name, value in overrides.items() if value is not None}
+    if not isinstance(task, str | Task):
+        what = "a model alone" if isinstance(task, torch.nn.Module) else repr(task)
+        raise ValueError(
+            f"a task is a name such as 'digits-mlp', a file such as 'my_task.py' or a surefoot.lab.Task, not {what}"
+            + ("; put it into a Task with its data, model=lambda: ..." if isinstance(task, torch.nn.Module) else "")
+        )
     if isinstance(task, str):
         return TaskSource(task, None if data_dir is None else str(data_dir), given)
     if given:
@@ -227,7 +272,11 @@ def seed_numbers(seeds: int | Sequence[int]) -> list[int]:
     >>> seed_numbers(3), seed_numbers(range(10, 12))
     ([0, 1, 2], [10, 11])
     """
-    numbers = list(range(seeds)) if isinstance(seeds, int) else [int(seed) for seed in seeds]
+    try:
+        given = range(seeds) if isinstance(seeds, int) and not isinstance(seeds, bool) else list(seeds)  # type: ignore[arg-type]
+        numbers = [operator.index(seed) for seed in given]
+    except TypeError:  # such as 1.5, which int() would make another seed of
+        numbers = []
     if not numbers or len(set(numbers)) != len(numbers) or min(numbers) < 0:
-        raise ValueError(f"seeds must be a positive count or distinct numbers from 0 up, got {seeds!r}")
+        raise ValueError(f"seeds must be a positive count or distinct whole numbers from 0 up, got {seeds!r}")
     return numbers

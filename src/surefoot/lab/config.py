@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
 import re
@@ -10,12 +9,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 import surefoot
-from surefoot.lab.contestants import Contestant, source_digest
+from surefoot.lab.contestants import Contestant
 from surefoot.lab.provenance import provenance
 from surefoot.lab.store import FORMAT
+from surefoot.lab.user_tasks import task_code
 
 if TYPE_CHECKING:
     from surefoot.lab.tasks import Task
@@ -33,6 +31,7 @@ def make_config(
     defaults: Mapping[str, Any] | None = None,
     position: int = 0,
     fork: Mapping[str, Any] | None = None,
+    code: str | None = None,
 ) -> dict[str, Any]:
     """The configuration of one run, as `config.json` records it.
 
@@ -41,6 +40,7 @@ def make_config(
         purpose: "report" for runs to be compared, "tune" for runs that chose a setting.
         position: Place of the contestant in the comparison; the first is the baseline.
         fork: Where the run starts when not at the beginning: {"base": key, "epoch": 5, "state": "fresh"}.
+        code: `task_code` of the task, where it is known already.
     """
     options = contestant.resolve(**(defaults or {}))
     config: dict[str, Any] = {
@@ -52,7 +52,7 @@ def make_config(
             "data": task.data_digest,
             # A fork at another epoch is another race, so it is another task to every table.
             "settings": {**_plain(task.settings), **({"fork_at": fork["epoch"]} if fork else {})},
-            "code": _task_code(task),
+            "code": task_code(task) if code is None else code,
             "higher_is_better": dict(task.higher_is_better),
         },
         "optimizer": {
@@ -119,35 +119,16 @@ def folder_of(out: Path, config: Mapping[str, Any]) -> Path:
     return parent / name
 
 
-@functools.lru_cache(maxsize=1)
-def _task_code(task: Task) -> str:
-    """Digest of the user's own code in a task: an edited model is another task."""
-    functions = [one for one in (task.model, task.loss, task.prepare, *task.metrics.values()) if one]
-    own = {code for one in functions if (code := _function_code(one))}
-    if not own:
-        return ""
-    with torch.random.fork_rng(devices=[]):
-        try:
-            model = task.model()
-        except Exception as error:
-            raise ValueError(
-                f"the model of task {task.name!r} could not be made ({type(error).__name__}: {error})"
-            ) from error
-    layers = {code for layer in model.modules() if (code := source_digest(type(layer)))}
-    # The model as it prints shows what a closure binds, such as a width.
-    return hashlib.sha256("".join([*sorted(own | layers), repr(model)]).encode()).hexdigest()[:16]
-
-
-def _function_code(function: Any) -> str:
-    if isinstance(function, functools.partial):
-        # What is bound by surefoot's own tasks is in the task's settings already.
-        inner = _function_code(function.func)
-        return f"{inner}{function.args!r}{function.keywords!r}" if inner else ""
-    return source_digest(function if hasattr(function, "__name__") else type(function))
-
-
 def _slug(text: str) -> str:
-    return re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-.") or "run"
+    """A name as a folder's; one that has no such letters, or too many, is told apart by its hash.
+
+    >>> _slug("Adam lr=0.1"), _slug("数字"), len(_slug("long " * 100))
+    ('adam-lr-0.1', 'run-c16ec927', 69)
+    """
+    slug = re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-.")
+    if slug and len(slug) <= 60:
+        return slug
+    return f"{slug[:60] or 'run'}-{hashlib.sha256(text.encode(errors='replace')).hexdigest()[:8]}"
 
 
 def _plain(value: Any) -> Any:

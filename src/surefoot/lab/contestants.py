@@ -8,6 +8,7 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
+import math
 import os
 import re
 import sys
@@ -15,6 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 import torch
@@ -22,6 +24,8 @@ import torch
 # A name, a dotted path, or "module:Class" / "file.py:Class"; options follow after a colon.
 _SPEC = re.compile(r"(?P<path>[^:=]+(?::[A-Za-z_][\w.]*(?=$|:))?)(?::(?P<options>.*))?", re.DOTALL)
 _SCHEDULES = ("cosine",)
+#: Options that are numbers in every optimizer that has them.
+_NUMBERS = ("lr", "weight_decay", "eta", "momentum", "eps")
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,8 @@ class Contestant:
         if match is None:
             raise ValueError(f"cannot read the optimizer {spec!r}; write it like 'adams:eta=1e-4,lr=3e-4'")
         kwargs = _parse_options(match["options"] or "", spec)
+        for name, value in kwargs.items():
+            _check_number(name, value, spec)
         path = match["path"].strip()
         return cls.create(None, _short_names().get(path.lower(), path), kwargs, spec=spec.strip())
 
@@ -139,13 +145,15 @@ def parse_all(specs: Sequence[str | Contestant | type[torch.optim.Optimizer]]) -
     ['Adam', 'Adam lr=0.01']
     """
     contestants: list[Contestant] = []
-    if not specs or isinstance(specs, str):
+    if not specs or not isinstance(specs, Iterable) or isinstance(specs, str):
         raise ValueError(f"give a list of at least one optimizer, such as ['adam', 'adams'], not {specs!r}")
     for spec in specs:
         if isinstance(spec, str):
             spec = Contestant.parse(spec)
-        elif isinstance(spec, type):
+        elif isinstance(spec, type) and hasattr(spec, "step"):
             spec = Contestant.create(None, spec)
+        elif not isinstance(spec, Contestant):
+            raise ValueError(_refused(spec))
         same = [one for one in contestants if _identity(one) == _identity(spec)]
         if same:
             raise ValueError(f"the optimizers {same[0].spec!r} and {spec.spec!r} are the same; give each once")
@@ -159,6 +167,18 @@ def parse_all(specs: Sequence[str | Contestant | type[torch.optim.Optimizer]]) -
         if twins:
             contestants[index] = replace(one, label=f"{one.label} #{len(twins) + 1}")
     return contestants
+
+
+def _refused(spec: Any) -> str:
+    """The sentence on what is no optimizer, and how to give it."""
+    if isinstance(spec, torch.optim.Optimizer):
+        how = f"every run builds its own; give the class {type(spec).__name__} or Contestant.create"
+    elif callable(spec) and not isinstance(spec, type):
+        # Its learning rate could be neither recorded nor tuned nor compared.
+        how = "a function hides its options; write Contestant.create('my own', torch.optim.SGD, {'lr': 0.1})"
+    else:
+        how = "give a line such as 'adams:eta=1e-4', an optimizer class or a Contestant"
+    return f"{spec!r} is not an optimizer to compare: {how}"
 
 
 def load_class(path: str) -> type[torch.optim.Optimizer]:
@@ -218,7 +238,15 @@ def _bytecode(thing: Any) -> bytes:
         for value in (vars(thing).values() if isinstance(thing, type) else [thing])
         if (code := getattr(value, "__code__", None)) is not None
     ]
-    return b"".join(code.co_code + repr((code.co_names, code.co_consts)).encode() for code in codes)
+    return b"".join(_instructions(code) for code in codes)
+
+
+def _instructions(code: CodeType) -> bytes:
+    inner = [_instructions(one) for one in code.co_consts if isinstance(one, CodeType)]
+    # Sets print in another order in every process, and code with its address.
+    plain = [sorted(map(repr, one)) if isinstance(one, frozenset) else one for one in code.co_consts]
+    shown = [one for one in plain if not isinstance(one, CodeType)]
+    return b"".join([code.co_code, repr((code.co_names, shown)).encode(), *inner])
 
 
 def _path_of(cls: type) -> str:
@@ -283,6 +311,14 @@ def _parse_options(text: str, spec: str) -> dict[str, Any]:
         raise ValueError(
             f"cannot read the options of {spec!r}; write them like 'adams:eta=1e-4,betas=(0.9,0.99),weighting=unit'"
         ) from error
+
+
+def _check_number(name: str, value: Any, spec: str) -> None:
+    """Refuse a learning rate that is a word, and numbers that are none: torch tells neither with its value."""
+    nothing = isinstance(value, float) and not math.isfinite(value)
+    word = name in _NUMBERS and isinstance(value, str)
+    if nothing or word or (isinstance(value, str) and value.lower() in ("nan", "inf")):
+        raise ValueError(f"{spec!r}: {name} must be a finite number, not {value}; write it like {name}=1e-3")
 
 
 def _literal(node: ast.expr) -> Any:

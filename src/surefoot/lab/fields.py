@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 #: What the optimizer itself reports per epoch, and bookkeeping: not results.
 NOT_METRICS = {"epoch", "step", "seconds", "jobs", "mean", "std", "tilt", "weight", "skipped", "diverged"}
 _FIRST = ["valid_loss", "valid_accuracy", "train_loss"]
-_GROWS = ("accuracy", "acc", "f1", "auc", "precision", "recall", "r2", "score", "iou", "bleu", "top1", "top5")
 
 
 @dataclass(frozen=True)
@@ -156,17 +155,19 @@ def recorded_metrics(fields: Sequence[Field]) -> list[str]:
 
 
 def grows(metric: str, task: Mapping[str, Any] | None = None) -> bool:
-    """Whether a larger value of this metric is the better one: as the task says, else by the metric's name.
+    """Whether a larger value of this metric is the better one: as the task says, which records it for every metric.
 
-    >>> grows("valid_accuracy"), grows("valid_loss")
-    (True, False)
+    Where it does not (losses, and runs of the first versions), only accuracy grows.
+
+    >>> grows("valid_accuracy"), grows("valid_loss"), grows("valid_f1", {"higher_is_better": {"f1": True}})
+    (True, False, True)
     """
     plain = metric.removeprefix("valid_").removeprefix("train_")
     told = (task or {}).get("higher_is_better") or {}
     for name in (metric, plain):
         if name in told:
             return bool(told[name])
-    return any(word in _GROWS for word in plain.lower().replace("-", "_").split("_"))
+    return plain == "accuracy"
 
 
 def value_at(run: Run, metric: str, epoch: int | None = None) -> float | None:

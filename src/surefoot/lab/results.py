@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from surefoot.lab.summary import Summary
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Results:
     """The runs of a comparison, and ways to look at them.
 
@@ -114,6 +114,12 @@ class Results:
             axes.legend()
             drawn.append(axes)
         return drawn
+
+    def __repr__(self) -> str:
+        """The tables as Markdown, which reads well as plain text too."""
+        tables = self.to_markdown() if self.runs else ""
+        failed = [f"failed: {message.strip()}" for message in self.failures.values()]
+        return "\n".join([tables.rstrip() or f"Results: {len(self.runs)} runs without a recorded epoch", *failed])
 
     def _repr_html_(self) -> str:
         """The tables, for a notebook."""

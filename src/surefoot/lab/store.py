@@ -12,6 +12,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -104,14 +105,17 @@ def read_run(folder: Path) -> Run:
 
 
 def read_runs(root: Path | str) -> list[Run]:
-    """Read every run folder under `root`, in the order of the comparison: the baseline first."""
+    """Read every run folder under `root`, in the order of the comparison: the baseline first.
+
+    Other programs call a file `config.json` too; folders that are not runs are left out.
+    """
     root = Path(root)
     if not root.is_dir():
         raise StoreError(f"{root} is not a folder; give the folder that 'surefoot compare --out' wrote to")
     runs = []
     for path in sorted(root.rglob("config.json")):
         inside = path.parent.relative_to(root)
-        if not any(part.startswith(".") for part in inside.parts):
+        if not any(part.startswith(".") for part in inside.parts) and _is_run(path.parent):
             runs.append(read_run(path.parent))
     runs.sort(key=lambda run: (run.task, run.config["optimizer"].get("position", 0), run.label, run.seed))
     return runs
@@ -124,15 +128,60 @@ def read_config(folder: Path) -> dict[str, Any]:
         config = json.loads(path.read_text())
         found = config["format"]
     except (OSError, ValueError, TypeError, KeyError) as error:
-        raise StoreError(
-            f"{path} cannot be read ({error!r}); delete the folder {folder} to compute this run again"
-        ) from error
+        raise StoreError(f"{path} cannot be read ({error!r}); {_advice(folder)}") from error
     if found != FORMAT:
         raise StoreError(
             f"{folder} was written in format {found} and this surefoot reads format {FORMAT}; "
             "choose another --out folder or use the surefoot version that wrote it"
         )
+    for place, kind, required in _FIELDS:
+        value = config
+        for name in place.split("."):
+            value = value.get(name, _MISSING) if isinstance(value, dict) else _MISSING
+        wrong = required if value is _MISSING else not isinstance(value, kind) or isinstance(value, bool)
+        if wrong:
+            given = "is missing" if value is _MISSING else f"is {value!r}"
+            raise StoreError(f"{path} is damaged: {place} {given}; {_advice(folder, config)}")
     return config
+
+
+_MISSING = object()
+#: What is read of a configuration: the place, the type it has, and whether it is in all of them.
+_FIELDS: list[tuple[str, type, bool]] = [
+    ("key", str, True),
+    ("task", dict, True),
+    ("task.name", str, True),
+    ("task.settings", dict, False),
+    ("task.higher_is_better", dict, False),
+    ("optimizer", dict, True),
+    ("optimizer.label", str, True),
+    ("optimizer.kwargs", dict, False),
+    ("optimizer.position", int, False),
+    ("seed", int, True),
+    ("epochs", int, True),
+    ("purpose", str, False),
+    ("provenance", dict, False),
+]
+# What `folder_of` in config.py ends a run's folder with: its seed and the beginning of its key.
+_RUN_FOLDER = re.compile(r".+-s\d+-[0-9a-f]{8}")
+
+
+def _is_run(folder: Path) -> bool:
+    """Whether a folder with a `config.json` is a run's, or was one before it was damaged."""
+    if _RUN_FOLDER.fullmatch(folder.name):
+        return True
+    try:
+        config = json.loads((folder / "config.json").read_text())
+    except (OSError, ValueError):
+        return (folder / "metrics.jsonl").exists()  # a run that cannot be read must not go missing in silence
+    return isinstance(config, dict) and config.keys() >= {"format", "key", "task"}
+
+
+def _advice(folder: Path, config: Mapping[str, Any] | None = None) -> str:
+    """How to go on with a damaged folder: only what is surely a run may be deleted."""
+    if _RUN_FOLDER.fullmatch(folder.name) or str((config or {}).get("key", "")) != "":
+        return f"delete the folder {folder} to compute this run again"
+    return f"move {folder} away or choose another --out folder"
 
 
 def write_config(folder: Path, config: Mapping[str, Any]) -> None:
@@ -156,8 +205,9 @@ def read_metrics(path: Path) -> tuple[list[dict[str, Any]], int]:
     for number, line in enumerate(data[:size].splitlines(), start=1):
         try:
             row = json.loads(line)
-            in_order = not rows or row["epoch"] == rows[-1]["epoch"] + 1
-        except (ValueError, KeyError, TypeError):
+            in_order = row["epoch"] == (rows[-1]["epoch"] + 1 if rows else int(row["epoch"]))
+            in_order = in_order and all(value is None or isinstance(value, int | float) for value in row.values())
+        except (ValueError, KeyError, TypeError, AttributeError):
             in_order = False
         if not in_order:
             raise StoreError(f"{path} is damaged at line {number}; delete its folder to compute this run again")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from surefoot.lab import stats, verdicts
 from surefoot.lab.fields import Entry, Field, fields_of, grows, recorded_metrics, value_at
+from surefoot.lab.store import last_epoch
 
 if TYPE_CHECKING:
     from surefoot.lab.store import Run
@@ -19,7 +20,8 @@ class Row:
     """One contestant, one metric: mean and std, the comparison with the baseline, and the time to target.
 
     Differences are ``contestant - baseline`` over the ``pairs`` where both ended. Times to target are medians
-    over runs; a run that missed the target counts as infinite.
+    over runs; a run that missed the target counts as infinite. Where runs are of different length, all but the times
+    are at ``epoch``, the last one that all runs of the contestant and the baseline reached.
     """
 
     task: str
@@ -49,6 +51,7 @@ class Row:
     steps_to_target: float | None = None
     epochs_to_target: float | None = None
     seconds_to_target: float | None = None
+    epoch: int | None = None
 
     @property
     def ended(self) -> int:
@@ -93,7 +96,7 @@ def summarise(
         baseline: the label to compare with; the first contestant when not given.
         target: the value whose time is taken, of the leading metric or per metric; when not given, the worst
             final value of the baseline's runs, which is the level that every one of them reached.
-        epoch: compare after this epoch instead of at the end.
+        epoch: compare after this epoch instead of at the end (or at the last epoch that both sides reached).
 
     >>> summarise([]).rows
     ()
@@ -132,26 +135,42 @@ def _compare(
     each: Field, metric: str, target: float | None, epoch: int | None
 ) -> list[tuple[Row, stats.Paired | None, verdicts.Side]]:
     higher = grows(metric, each.task)
-    values = [_by_seed(entry, metric, epoch) for entry in each.entries]
-    if target is None and values[0]:
-        target = min(values[0].values()) if higher else max(values[0].values())
+    final = _by_seed(each.baseline, metric, epoch)
+    if target is None and final:
+        target = min(final.values()) if higher else max(final.values())
     side = verdicts.Side(each.baseline.label, len(each.baseline.runs), len(_lost(each.baseline, epoch)))
     results: list[tuple[Row, stats.Paired | None, verdicts.Side]] = []
-    for entry, seen in zip(each.entries, values):
+    for entry in each.entries:
         first = entry is each.baseline
-        pairs = [seen[seed] - values[0][seed] for seed in sorted(seen.keys() & values[0].keys())]
+        common = None if epoch is not None else _last_common(entry, each.baseline)
+        seen, base = (_by_seed(one, metric, epoch, common) for one in (entry, each.baseline))
+        pairs = [seen[seed] - base[seed] for seed in sorted(seen.keys() & base.keys())]
         result = None if first else stats.paired(pairs)
         measured = stats.mean_std(list(seen.values()))
         row = Row(
             each.name, metric, entry.label, first, higher, measured.n, measured.mean, measured.std,
-            len(entry.runs), len(_lost(entry, epoch)), len(entry.unfinished), len(entry.failed),
+            len(entry.runs), len(_lost(entry, epoch)), len(entry.unfinished), len(entry.failed), epoch=common,
         )  # fmt: skip
         results.append((_timed(row, entry, target), result, side))
     return results
 
 
-def _by_seed(entry: Entry, metric: str, epoch: int | None) -> dict[int, float]:
-    seen = {run.seed: value_at(run, metric, epoch) for run in entry.runs}
+def _last_common(*entries: Entry) -> int | None:
+    """The last epoch that all runs which ended well have reached; None when they are of one length."""
+    lengths = {last_epoch(run.epochs) for entry in entries for run in entry.runs if _ended_well(run)}
+    return min(lengths) if len(lengths) > 1 else None
+
+
+def _ended_well(run: Run) -> bool:
+    return run.finished and not run.diverged
+
+
+def _by_seed(entry: Entry, metric: str, epoch: int | None, common: int | None = None) -> dict[int, float]:
+    """The value of each seed after an epoch that was asked for; else at the end, or at the last common epoch."""
+    if common is not None:
+        seen = {run.seed: value_at(run, metric, common) for run in entry.runs if _ended_well(run)}
+    else:
+        seen = {run.seed: value_at(run, metric, epoch) for run in entry.runs}
     return {seed: value for seed, value in seen.items() if value is not None}
 
 
@@ -197,6 +216,7 @@ def _judge(results: list[tuple[Row, stats.Paired | None, verdicts.Side]]) -> lis
             baseline=side,
             higher_is_better=row.higher_is_better,
             level=stats.LEVEL / max(1, family - rank),
+            epoch=row.epoch,
         )
         rows.append(
             replace(

@@ -93,7 +93,7 @@ def diverged(row: Row) -> str:
 COLUMNS: dict[str, Callable[[Row], str]] = {
     "optimizer": lambda row: row.label,
     "n": lambda row: str(row.n),
-    "mean±std": lambda row: plus_minus(row.mean, row.std),
+    "mean±std": lambda row: plus_minus(row.mean, row.std) + ("" if row.epoch is None else f" (epoch {row.epoch})"),
     "difference (95%)": difference,
     "p (Holm)": lambda row: p_value(row.p_holm),
     "p (exact)": lambda row: p_value(row.p_exact),

@@ -42,17 +42,19 @@ class Task:
         name: what the runs are filed under.
         model: makes a fresh model; called right after the run's seed is set, so that every optimizer starts
             from the same weights.
-        train: inputs and targets, as a pair of tensors or as a torch `Dataset` of such pairs, which is read
-            into memory once (random transforms inside it are drawn once; put augmentation into `prepare`).
+        train: inputs and targets, as a pair of tensors or arrays or as a torch `Dataset` of such pairs, which is read
+            into memory once (random transforms inside it are drawn once; put augmentation into `prepare`); NumPy's
+            doubles become float32.
         valid: the same for validation.
         loss: `loss(outputs, targets)`, the mean over the batch.
-        metrics: name -> `metric(outputs, targets)`, a mean over the batch too; reported as `valid_<name>`.
+        metrics: name -> `metric(outputs, targets)`, a mean over the batch too; reported as `valid_<name>`. The loss is
+            reported anyway, so none is called `loss`.
         batch_size: of training.
         prepare: `prepare(inputs, generator)`, applied to each batch; it may augment when a generator is given
             (training) and must not when it is None (validation).
         data_digest: identifies the data in the run's key; computed from the tensors when empty.
         settings: what else distinguishes runs of this task, such as `{"dropout": True}`.
-        higher_is_better: for each metric whether more is better; False for the ones not named.
+        higher_is_better: for each metric whether more is better; for those not named less is, save for `accuracy`.
 
     >>> x, y = torch.randn(20, 3), torch.randint(2, (20,))
     >>> task = Task("toy", lambda: nn.Linear(3, 2), train=(x, y), valid=(x, y), batch_size=5)
@@ -73,7 +75,9 @@ class Task:
     higher_is_better: Mapping[str, bool] = field(default_factory=lambda: {"accuracy": True})
 
     def __post_init__(self) -> None:
-        for name in ("model", "loss"):
+        if not isinstance(self.name, str) or not self.name.strip():
+            raise TaskError(f"a task's name must be a text that is not empty, not {self.name!r}; give it one")
+        for name in ("model", "loss", *(() if self.prepare is None else ("prepare",))):
             if not callable(getattr(self, name)):
                 raise TaskError(
                     f"task {self.name!r}: {name} must be a function, not {type(getattr(self, name)).__name__}"
@@ -83,12 +87,44 @@ class Task:
                 f"task {self.name!r}: model must be a function that makes a fresh model, "
                 f"not a finished {type(self.model).__name__}; write model=lambda: ..."
             )
-        if not isinstance(self.batch_size, int) or self.batch_size < 1:
+        self._check_metrics()
+        if not isinstance(self.batch_size, int) or isinstance(self.batch_size, bool) or self.batch_size < 1:
             raise TaskError(f"task {self.name!r}: batch_size must be a whole number from 1 up, not {self.batch_size!r}")
+        # Settled here and recorded: a report must not guess a direction from a name.
+        told = {name: bool(self.higher_is_better.get(name, name == "accuracy")) for name in self.metrics}
+        object.__setattr__(self, "higher_is_better", told)
         for part in ("train", "valid"):
             object.__setattr__(self, part, in_memory(getattr(self, part), f"task {self.name!r}: {part}"))
         if not self.data_digest:
             object.__setattr__(self, "data_digest", data.digest(*self.train, *self.valid))
+
+    def _check_metrics(self) -> None:
+        begin = f"task {self.name!r}: "
+        for field_name, example in (("metrics", "{'f1': f1}"), ("higher_is_better", "{'f1': True}")):
+            given = getattr(self, field_name)
+            if not isinstance(given, Mapping):
+                raise TaskError(f"{begin}{field_name} must be a dict such as {example}, not {given!r}")
+        for name, function in self.metrics.items():
+            if not isinstance(name, str) or not name.strip():
+                raise TaskError(f"{begin}a metric's name must be a text that is not empty, not {name!r}; rename it")
+            if name == "loss":
+                raise TaskError(
+                    f"{begin}the metric 'loss' would hide the validation loss, which is reported anyway; rename it"
+                )
+            if not callable(function):
+                raise TaskError(
+                    f"{begin}the metric {name!r} must be a function of outputs and targets, not {function!r}"
+                )
+
+    def fresh_model(self) -> nn.Module:
+        """A new model with weights from torch's random numbers."""
+        model = self.model()
+        if not isinstance(model, nn.Module):
+            raise TaskError(
+                f"task {self.name!r}: model must return a torch.nn.Module, not {type(model).__name__}; "
+                "let the function end with `return` and the model"
+            )
+        return model
 
     def subset(self, size: int, seed: int | None = None) -> Task:
         """The same task on a part of the training set (validation stays whole).
@@ -106,7 +142,7 @@ class Task:
 
 
 def in_memory(examples: Any, where: str = "the data") -> tuple[Tensor, Tensor]:
-    """Inputs and targets as two tensors, from a pair of tensors or from a torch `Dataset` of pairs.
+    """Inputs and targets as two tensors, from a pair of tensors or NumPy arrays or from a torch `Dataset` of pairs.
 
     Args:
         examples: the pair or the `Dataset`.
@@ -118,6 +154,8 @@ def in_memory(examples: Any, where: str = "the data") -> tuple[Tensor, Tensor]:
     """
     if isinstance(examples, torch.utils.data.TensorDataset):
         examples = examples.tensors
+    elif _are_arrays(examples):
+        examples = [_as_tensor(part, where) for part in examples]
     elif not (isinstance(examples, (tuple, list)) and len(examples) == 2 and isinstance(examples[0], Tensor)):
         try:
             sized = hasattr(examples, "__len__")
@@ -137,6 +175,24 @@ def in_memory(examples: Any, where: str = "the data") -> tuple[Tensor, Tensor]:
             f"not inputs of shape {tuple(x.shape)} and targets of shape {tuple(y.shape)}"
         )
     return x.detach(), y.detach()
+
+
+def _are_arrays(examples: Any) -> bool:
+    """Whether this is a pair of which one is a NumPy array and the other that or a tensor."""
+    if not isinstance(examples, (tuple, list)) or len(examples) != 2:
+        return False
+    arrays = [type(part).__module__ == "numpy" and hasattr(part, "shape") for part in examples]
+    return any(arrays) and all(array or isinstance(part, Tensor) for array, part in zip(arrays, examples))
+
+
+def _as_tensor(part: Any, where: str) -> Tensor:
+    try:
+        # A copy: what is trained on must not change with the user's array.
+        tensor = torch.as_tensor(part).clone()
+    except TypeError as error:
+        raise TaskError(f"{where} has an array of {part.dtype}, which torch does not hold; convert it first") from error
+    # NumPy's numbers are double unless told otherwise, and weights are not.
+    return tensor.float() if tensor.dtype == torch.float64 and not isinstance(part, Tensor) else tensor
 
 
 @dataclass(frozen=True)
@@ -216,6 +272,25 @@ def named_task(
         data_digest=loaded.digest,
         settings={"dropout": dropout} if recipe.dropout else {},
     )
+
+
+def is_named(task: Task) -> bool:
+    """Whether a task is as `named_task` makes it, so that its name and settings say all that it computes.
+
+    >>> task = named_task("digits-lr")
+    >>> is_named(task), is_named(dataclasses.replace(task, loss=F.multi_margin_loss))
+    (True, False)
+    """
+    recipe = NAMED.get(task.name)
+    if recipe is None or task.loss is not F.cross_entropy or dict(task.metrics) != {"accuracy": accuracy}:
+        return False
+    dropout = {"dropout": task.settings.get("dropout")} if recipe.dropout else {}
+    expected, model = partial(recipe.model, **dropout), partial(task.model)
+    if (model.func, model.args, model.keywords) != (expected.func, expected.args, expected.keywords):
+        return False
+    if not recipe.augment:
+        return task.prepare is None
+    return isinstance(task.prepare, inputs.CropAndFlip) and task.prepare.padding == inputs.CropAndFlip.padding
 
 
 def find_task(spec: str, data_dir: str | os.PathLike[str] | None = None, **overrides: Any) -> Task:

@@ -13,6 +13,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -36,7 +37,7 @@ class Trainer:
         self.task, self.seed, self.epochs = task, int(config["seed"]), int(config["epochs"])
         self.device = torch.device(config.get("device", "cpu"))
         torch.manual_seed(self.seed)
-        self.model = task.model().to(self.device)
+        self.model = task.fresh_model().to(self.device)
         self.params = [p for p in self.model.parameters() if p.requires_grad]
         options = {name: _unlist(value) for name, value in config["optimizer"]["kwargs"].items()}
         options.update(contestant.kwargs)  # values that JSON cannot hold, such as functions
@@ -114,7 +115,10 @@ class Trainer:
             for batch, target in self._valid():
                 outputs = self.model(batch)
                 for place, function in enumerate(functions):
-                    sums[place] = sums[place] + function(outputs, target) * len(target)
+                    value = function(outputs, target)
+                    if not _is_one_number(value):
+                        raise ValueError(_not_one_number(names[place].removeprefix("valid_"), value))
+                    sums[place] = sums[place] + value * len(target)
         count = len(self.task.valid[0])
         return {name: finite(value / count) for name, value in zip(names, sums)}
 
@@ -181,6 +185,16 @@ def finite(value: Any) -> float | None:
     """
     number = math.nan if value is None else float(value)
     return number if math.isfinite(number) else None
+
+
+def _is_one_number(value: Any) -> bool:
+    return value.numel() == 1 if isinstance(value, Tensor) else isinstance(value, Real)
+
+
+def _not_one_number(name: str, value: Any) -> str:
+    given = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
+    what = "the loss" if name == "loss" else f"the metric {name!r}"
+    return f"{what} must give one number for a batch, its mean, not {given}; end it with .mean()"
 
 
 @contextmanager

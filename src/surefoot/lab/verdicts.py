@@ -36,6 +36,7 @@ def decide(
     baseline: Side,
     higher_is_better: bool = False,
     level: float = LEVEL,
+    epoch: int | None = None,
 ) -> Verdict:
     """The verdict on paired differences ``contestant - baseline``.
 
@@ -49,6 +50,7 @@ def decide(
         baseline: the baseline's side.
         higher_is_better: whether a larger value of the metric is the better one.
         level: the level this comparison faces inside its family, for the number of seeds still needed.
+        epoch: the epoch that is compared, when it is not the end of all runs.
 
     >>> from surefoot.lab.stats import paired
     >>> seen = paired([-0.004, -0.003, -0.006, -0.002, -0.005, -0.004, -0.003])
@@ -59,6 +61,8 @@ def decide(
     diverged = [_diverged(side) for side in (contestant, baseline) if side.diverged]
     if result.n == 0 and diverged:
         return Verdict("diverged", f"no pair of runs to compare: {' and '.join(diverged)}")
+    if result.n and epoch is not None:
+        words = f"at epoch {epoch}: {words}"
     if diverged:
         words = f"{words}, where both ended; {' and '.join(diverged)}"
     return Verdict(outcome, words)
