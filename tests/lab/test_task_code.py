@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from surefoot.lab.task_code import described, task_code
 from surefoot.lab.tasks import NAMED, Task, TaskError, named_task
-from surefoot.lab.user_tasks import described, task_code
 
 X, Y = torch.linspace(-1, 1, 40).reshape(10, 4), torch.arange(10) % 3
 SMOOTHING = 0.0
@@ -179,7 +179,7 @@ SCRIPT = """
 import functools, torch
 from torch import nn
 from surefoot.lab.tasks import Task
-from surefoot.lab.user_tasks import task_code
+from surefoot.lab.task_code import task_code
 
 NAMES, WORDS = {"b", "a", "c", "longer"}, {"x": {"q", "w"}, ("y", 1): object()}
 

@@ -1,5 +1,6 @@
 """Tasks: by name, from a user's file or import path; their inputs, subsets and errors."""
 
+import dataclasses
 import pickle
 import subprocess
 import sys
@@ -57,7 +58,7 @@ def test_every_named_task_takes_a_training_step(name):
             parameter -= 0.01 * parameter.grad
     assert task.loss(model(x), y) < before
     assert task.metrics["accuracy"](model(x), y).ndim == 0
-    assert len(task.data_digest) == 64
+    assert len(task.digest) == 64
 
 
 @pytest.mark.parametrize("name", [name for name in NAMED if not NAMED[name].augment])
@@ -231,9 +232,12 @@ def test_accuracy_is_a_fraction():
 
 def test_digest_follows_the_data():
     x, y = toy().train
-    assert toy().data_digest == toy().data_digest
-    assert toy().data_digest != toy(train=(x + 1, y)).data_digest
-    assert toy(data_digest="given").data_digest == "given"
+    assert toy().digest == toy().digest
+    assert toy().digest != toy(train=(x + 1, y)).digest
+    assert toy(data_digest="given").digest == "given"
+    task = toy()
+    before = task.digest
+    assert dataclasses.replace(task, train=(x + 1, y)).digest != before
 
 
 class Squares(torch.utils.data.Dataset):

@@ -22,8 +22,8 @@ from surefoot.lab.progress import Progress, make_progress
 from surefoot.lab.results import Results, trimmed
 from surefoot.lab.runner import is_done
 from surefoot.lab.store import Run, StoreError, read_run, write_config
+from surefoot.lab.task_code import task_code
 from surefoot.lab.tasks import NAMED, Task
-from surefoot.lab.user_tasks import task_code
 
 #: The paper's method next to its baseline; what `surefoot compare` shows when nothing is asked for.
 DEMO_OPTIMIZERS = ("adam", "adamucb", "adamcb", "adams")
@@ -125,6 +125,7 @@ class Setup:
             device=self.device,
             defaults=self.defaults,
             code=self.code,
+            spec=self.source.spec if self.code else "",
             **more,
         )
 

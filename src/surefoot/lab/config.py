@@ -13,7 +13,7 @@ import surefoot
 from surefoot.lab.contestants import Contestant
 from surefoot.lab.provenance import provenance
 from surefoot.lab.store import FORMAT
-from surefoot.lab.user_tasks import task_code
+from surefoot.lab.task_code import task_code
 
 if TYPE_CHECKING:
     from surefoot.lab.tasks import Task
@@ -32,6 +32,7 @@ def make_config(
     position: int = 0,
     fork: Mapping[str, Any] | None = None,
     code: str | None = None,
+    spec: str = "",
 ) -> dict[str, Any]:
     """The configuration of one run, as `config.json` records it.
 
@@ -41,6 +42,7 @@ def make_config(
         position: Place of the contestant in the comparison; the first is the baseline.
         fork: Where the run starts when not at the beginning: {"base": key, "epoch": 5, "state": "fresh"}.
         code: `task_code` of the task, where it is known already.
+        spec: Where a command finds the task, when its name does not say it.
     """
     options = contestant.resolve(**(defaults or {}))
     config: dict[str, Any] = {
@@ -49,11 +51,12 @@ def make_config(
         "task": {
             "name": task.name,
             "batch_size": task.batch_size,
-            "data": task.data_digest,
+            "data": task.digest,
             # A fork at another epoch is another race, so it is another task to every table.
             "settings": {**_plain(task.settings), **({"fork_at": fork["epoch"]} if fork else {})},
             "code": task_code(task) if code is None else code,
             "higher_is_better": dict(task.higher_is_better),
+            **({"spec": spec} if spec else {}),
         },
         "optimizer": {
             "label": contestant.label,

@@ -66,9 +66,9 @@ def fields_of(runs: Sequence[Run], baseline: str | None = None) -> list[Field]:
         if run.config.get("purpose", "report") != "report":
             continue
         task = run.config.get("task") or {"name": run.task}
-        entries = tasks.setdefault(_canonical(task), (task, {}))[1]
         optimizer = run.config.get("optimizer") or {}
         # position and spec are how it was asked for, not what it is
+        entries = tasks.setdefault(_canonical({key: task[key] for key in task if key != "spec"}), (task, {}))[1]
         identity = _canonical({key: optimizer[key] for key in optimizer if key not in ("position", "spec")})
         entries.setdefault(identity, []).append(run)
     settings = [task for task, _ in tasks.values()]

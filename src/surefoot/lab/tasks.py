@@ -7,7 +7,7 @@ import difflib
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -95,8 +95,11 @@ class Task:
         object.__setattr__(self, "higher_is_better", told)
         for part in ("train", "valid"):
             object.__setattr__(self, part, in_memory(getattr(self, part), f"task {self.name!r}: {part}"))
-        if not self.data_digest:
-            object.__setattr__(self, "data_digest", data.digest(*self.train, *self.valid))
+
+    @cached_property
+    def digest(self) -> str:
+        """What identifies the data; of a copy with other data it is another."""
+        return self.data_digest or data.digest(*self.train, *self.valid)
 
     def _check_metrics(self) -> None:
         begin = f"task {self.name!r}: "
