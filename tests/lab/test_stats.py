@@ -287,7 +287,7 @@ def test_tuning_runs_are_not_results_and_settings_are_not_mixed(run):
     runs += [run("Adam", seed, task=small) for seed in range(2)]
     rows = summarise(runs, metrics=["valid_loss"]).rows
     assert [(row.task, row.label, row.runs) for row in rows] == [
-        ("digits-mlp (batch 128, data d1)", "Adam lr=0.001", 2),
-        ("digits-mlp (batch 128, data d1)", "Adam lr=0.1", 2),
-        ("digits-mlp (batch 16, data d1)", "Adam", 2),
+        ("digits-mlp batch=128", "Adam lr=0.001", 2),
+        ("digits-mlp batch=128", "Adam lr=0.1", 2),
+        ("digits-mlp batch=16", "Adam", 2),
     ]

@@ -110,8 +110,9 @@ def _entries(groups: list[list[Run]]) -> list[Entry]:
     return entries
 
 
-def _options(optimizer: Mapping[str, Any]) -> str:
-    return " ".join(f"{key}={value}" for key, value in (optimizer.get("kwargs") or {}).items())
+def _options(optimizer: Mapping[str, Any]) -> dict[str, str]:
+    parts = {**(optimizer.get("kwargs") or {}), "code": str(optimizer.get("code") or "")[:8]}
+    return {key: f"{key}={value}" for key, value in parts.items()}
 
 
 def _standing(run: Run) -> tuple[int, bool, int]:
@@ -119,18 +120,28 @@ def _standing(run: Run) -> tuple[int, bool, int]:
     return run.config.get("numerics", 0), run.finished or run.diverged, len(run.epochs)
 
 
-def _distinct(names: list[str], details: list[str]) -> list[str]:
-    return [f"{name} {detail}" if names.count(name) > 1 else name for name, detail in zip(names, details)]
+def _distinct(names: list[str], details: list[dict[str, str]]) -> list[str]:
+    """Names, and behind those that occur twice what tells them apart.
+
+    >>> _distinct(["a", "a", "b"], [{"x": "x=1", "y": "y=2"}, {"x": "x=1", "y": "y=3"}, {}])
+    ['a y=2', 'a y=3', 'b']
+    """
+    told = []
+    for name, own in zip(names, details):
+        same = [each for other, each in zip(names, details) if other == name]
+        parts = [text for key, text in own.items() if any(each.get(key) != text for each in same)]
+        told.append(" ".join([name, *parts]) if len(same) > 1 else name)
+    return told
 
 
 def _name(task: Mapping[str, Any]) -> str:
     return str(task.get("name", "task"))
 
 
-def _variant(task: Mapping[str, Any]) -> str:
+def _variant(task: Mapping[str, Any]) -> dict[str, str]:
     parts = {"batch": task.get("batch_size"), **(task.get("settings") or {})}
-    parts["data"] = str(task.get("data", ""))[:8]
-    return "(" + ", ".join(f"{key} {value}" for key, value in parts.items() if value not in (None, "")) + ")"
+    parts |= {name: str(task.get(name) or "")[:8] for name in ("data", "code")}
+    return {key: f"{key}={value}" for key, value in parts.items() if value not in (None, "")}
 
 
 def _canonical(value: Any) -> str:
