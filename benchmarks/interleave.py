@@ -1,8 +1,9 @@
 """Time several ways of doing the same work side by side, and say what each takes in units of the first.
 
-Every round runs all contenders once, in a new random order, and the baseline before and after each of them: the ratio
-is to the mean of these two neighbours, so that whatever else the machine is doing hits both sides. The table shows
-the median over rounds, the quartiles, and a bootstrap interval of the median. A second copy of the baseline runs along:
+Every round runs all contenders once, in a new random order, and the baseline before and after each of them: two ratios,
+one to each of these neighbours, so that whatever else the machine is doing hits both sides. The table shows the median
+of all ratios (a twin of the baseline is as often above 1 as below, however the noise is shaped), the quartiles, and an
+interval of the median by a bootstrap of rounds. A second copy of the baseline runs along:
 how far it is from 1.00 is what the benchmark itself gets wrong. Where memory happens to lie makes one contender faster
 than its twin, so a benchmark of memory sits down several times and builds its contenders anew.
 """
@@ -16,6 +17,7 @@ import platform
 import random
 import statistics
 from collections.abc import Callable, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,8 @@ RESULTS = Path(__file__).parent / "results"
 
 
 Contenders = Mapping[str, Callable[[], float]]
+#: A contender's seconds in units of the baseline's just before and just after.
+Pair = tuple[float, float]
 
 
 def interleave(
@@ -46,7 +50,7 @@ def interleave(
         warm_up: run each once untimed first; needless where every run starts processes of its own.
     """
     shuffler = random.Random(seed)
-    ratios: dict[str, list[float]] = {}
+    ratios: dict[str, list[Pair]] = {}
     seconds: dict[str, list[float]] = {}
     for _ in range(sittings):
         _sit(contenders() if callable(contenders) else contenders, rounds, shuffler, warm_up, ratios, seconds)
@@ -58,7 +62,7 @@ def _sit(
     rounds: int,
     shuffler: random.Random,
     warm_up: bool,
-    ratios: dict[str, list[float]],
+    ratios: dict[str, list[Pair]],
     seconds: dict[str, list[float]],
 ) -> None:
     """Run all rounds of one sitting, and add what they took."""
@@ -75,28 +79,31 @@ def _sit(
     try:
         for _ in range(rounds):
             base.append(measure())
-            ratios[baseline].append(1.0)
+            ratios[baseline].append((1.0, 1.0))
             for name in shuffler.sample(names, len(names)):
-                seconds[name].append(contenders[name]())
+                seconds[name].append(taken := contenders[name]())
                 base.append(measure())
-                ratios[name].append(2 * seconds[name][-1] / (base[-2] + base[-1]))
+                ratios[name].append((taken / base[-2], taken / base[-1]))
             gc.collect()
     finally:
         if collecting:
             gc.enable()
 
 
-def _summary(ratios: list[float], seconds: list[float], shuffler: random.Random) -> dict[str, float]:
-    medians = sorted(statistics.median(shuffler.choices(ratios, k=len(ratios))) for _ in range(1000))
-    quartiles = statistics.quantiles(ratios, n=4, method="inclusive") if len(ratios) > 1 else ratios * 3
+def _summary(rounds: list[Pair], seconds: list[float], shuffler: random.Random) -> dict[str, float]:
+    def median(pairs: list[Pair]) -> float:
+        return statistics.median(chain.from_iterable(pairs))
+
+    medians = sorted(median(shuffler.choices(rounds, k=len(rounds))) for _ in range(1000))
+    quartiles = statistics.quantiles(chain.from_iterable(rounds), n=4, method="inclusive")
     return {
-        "ratio": statistics.median(ratios),
+        "ratio": median(rounds),
         "quartile_1": quartiles[0],
         "quartile_3": quartiles[2],
         "low": medians[24],
         "high": medians[974],
         "milliseconds": 1e3 * statistics.median(seconds),
-        "rounds": len(ratios),
+        "rounds": len(rounds),
     }
 
 

@@ -1,10 +1,11 @@
 """A lab epoch against a bare PyTorch loop and against the usual pipeline, and two workers against one: ratios.
 
-    python benchmarks/lab_epoch.py [--quick] [--tasks lr,mlp,cnn] [--no-workers] [--save]
+    python benchmarks/lab_epoch.py [--quick] [--tasks lr,mlp,cnn] [--threads 2] [--no-workers] [--save]
 
 With SUREFOOT_DATA set the data are MNIST and CIFAR-10, else random images of the same shapes. Everything a run does is
 timed: building the model, training, validating, writing metrics and the checkpoint; starting a process and loading the
-data are not. The lab's runs are those of the command `surefoot compare`. One thread per process.
+data are not. The lab's runs are those of the command `surefoot compare`. One thread per process, as the lab has it by
+default; with ``--threads`` as many for all of them as torch takes by itself, say, as a tutorial's loop would.
 """
 
 from __future__ import annotations
@@ -77,6 +78,7 @@ def in_lab(task: str, optimizer: str, epochs: int, jobs: int = 1, seeds: int = 1
     """The command, in a folder of its own so that nothing is found done; the seconds from first to last write."""
     with tempfile.TemporaryDirectory() as out:
         options = {"seeds": seeds, "epochs": epochs, "jobs": jobs, "weight-decay": 1e-4, "out": out}
+        options["threads"] = torch.get_num_threads()
         options |= {"subset": subset} if subset else {}
         words = [f"--{name}={value}" for name, value in options.items()]
         command = [Path(sys.executable).with_name("surefoot"), "compare", task, "-o", optimizer, "--quiet", *words]
@@ -130,27 +132,31 @@ def main() -> None:
     parser.add_argument("--tasks", default="lr,mlp,cnn", help="some of lr, mlp, cnn")
     parser.add_argument("--no-workers", action="store_true", help="leave the workers out: they need two idle cores")
     parser.add_argument("--no-loops", action="store_true", help="measure the workers only")
+    parser.add_argument("--threads", type=int, default=1, help="of every process; with more than 1 no workers")
     parser.add_argument("--rounds", type=int, help="default 5, quick 2")
-    parser.add_argument("--save", action="store_true", help="write benchmarks/results/lab_epoch.{json,md}")
+    parser.add_argument(
+        "--save", action="store_true", help="write benchmarks/results/lab_epoch.{json,md}, or lab_epoch_N_threads"
+    )
     args = parser.parse_args()
     chosen = args.tasks.split(",")
     if set(chosen) - set(TASKS):
         parser.error(f"unknown task in {args.tasks!r}; take some of {', '.join(TASKS)}")
-    torch.set_num_threads(1)
-    os.environ["OMP_NUM_THREADS"] = "1"
+    torch.set_num_threads(args.threads)
+    os.environ["OMP_NUM_THREADS"] = str(args.threads)
+    name = "lab_epoch" if args.threads == 1 else f"lab_epoch_{args.threads}_threads"
     rounds = args.rounds or (2 if args.quick else 5)
     facts = conditions() | {"data": "MNIST, CIFAR-10" if os.environ.get("SUREFOOT_DATA") else "random images"}
-    kept = saved("lab_epoch", facts) if args.save else {}
+    kept = saved(name, facts) if args.save else {}
     loops, workers = kept.get("loops", {}), kept.get("workers", {})
     for model in chosen:
         print(f"measuring {model} ...", flush=True)
         if not args.no_loops:
             loops[model] = compare_loops(model, args.quick, rounds)
         print(f"\n{tables(loops, workers, facts)}\n", flush=True)  # it takes long: what is measured is shown and kept
-        if model != "cnn" and not args.no_workers:
+        if model != "cnn" and args.threads == 1 and not args.no_workers:
             workers[model] = compare_workers(model, args.quick)
         if args.save:
-            save("lab_epoch", facts, {"loops": loops, "workers": workers}, tables(loops, workers, facts))
+            save(name, facts, {"loops": loops, "workers": workers}, tables(loops, workers, facts))
     print(f"\n{tables(loops, workers, facts)}")
 
 

@@ -265,8 +265,12 @@ def report(
 ) -> None:
     """Write the report of a comparison, print its tables, or check its honesty."""
     with clear_errors():
+        from surefoot.lab.checks import CODES
         from surefoot.lab.results import Results
 
+        unknown = sorted({*(allow or ())}.difference(CODES))
+        if unknown:
+            raise ValueError(f"there is no finding {unknown[0]!r} to allow; take some of {', '.join(CODES)}")
         found = Results.read(runs)
         if not found.runs:
             raise ValueError(f"there are no runs under {runs}; make some with: surefoot compare --out {runs}")

@@ -19,6 +19,8 @@ MASK = 0xFFFFFFFF
 # Odd multipliers below 2**31, so that the product with a 32-bit word fits in a signed 64-bit integer.
 MULTIPLIERS = (0x7FEB352D, 0x31848BAB)
 GOLDEN = 0x9E3779B9
+#: How many draws are made at a time.
+BLOCK = 16
 _MIXING = (*MULTIPLIERS, MASK, 15, 16)
 
 
@@ -84,8 +86,19 @@ def standard_normal(seed: int, step: int, group: int = 0) -> float:
     >>> standard_normal(seed=0, step=1) == standard_normal(seed=0, step=1)
     True
     """
-    radius, angle = bits(int(step) & MASK, keys(seed, group))
-    return math.sqrt(-2.0 * math.log((radius + 1) * 2.0**-24)) * math.cos(angle * (2.0**-23 * math.pi))
+    step = int(step) & MASK
+    return _block(seed, group, step // BLOCK)[step % BLOCK]
+
+
+@lru_cache(maxsize=4096)
+def _block(seed: int, group: int, number: int) -> tuple[float, ...]:
+    """The draws of neighbouring steps: in training the caches are cold, and to compute one takes nearly as long."""
+    stream = keys(seed, group)
+    words = (bits(step, stream) for step in range(number * BLOCK, (number + 1) * BLOCK))
+    return tuple(
+        math.sqrt(-2.0 * math.log((radius + 1) * 2.0**-24)) * math.cos(angle * (2.0**-23 * math.pi))
+        for radius, angle in words
+    )
 
 
 def standard_normal_tensor(seed: int, step: Tensor, group: int = 0) -> Tensor:

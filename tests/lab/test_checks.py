@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from surefoot.lab.checks import check, sweeps
+from surefoot.lab.checks import CODES, check, sweeps
 from surefoot.lab.fields import fields_of
 
 
@@ -18,6 +20,11 @@ def test_a_fair_comparison_has_no_findings(field):
 
 def test_no_runs():
     assert codes([]) == {"no-runs": "error"}
+
+
+def test_the_guide_explains_every_finding():
+    guide = (Path(__file__).parents[2] / "docs/reading-a-report.md").read_text()
+    assert [code for code in CODES if f"`{code}`" not in guide] == []
 
 
 def test_unequal_budgets(run, field):

@@ -187,6 +187,9 @@ def test_report_writes_prints_and_checks(mine: Path, tmp_path: Path) -> None:
     assert weak.exit_code == 1
     assert "few-seeds" in weak.stdout
     assert surefoot("report", out, "--check", "--allow", "few-seeds").exit_code == 0
+    misspelt = surefoot("report", out, "--check", "--allow", "few-seed")
+    assert misspelt.exit_code == 2
+    assert "there is no finding 'few-seed' to allow; take some of no-runs, " in misspelt.stderr
     surefoot("compare", mine, "-o", "adam", "--seeds", 2, "--epochs", 3, "--out", out)  # a larger budget for one
     unfair = surefoot("report", out, "--check", "--allow", "few-seeds")
     assert unfair.exit_code == 1

@@ -124,6 +124,8 @@ def test_impossible_forks_are_refused(tiny_task: MakeTask, tmp_path: Path) -> No
         fork(task, ["adam"], at=1, out=tmp_path, state="warm")
     with pytest.raises(ValueError, match="has a schedule"):
         fork(task, ["adam:schedule=cosine"], at=1, out=tmp_path)
+    with pytest.raises(ValueError, match="out must be the folder for the runs, such as 'runs', got None"):
+        fork(task, ["adam"], at=1, out=None)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="the baseline diverged before epoch 2 with seed 0"):
         fork(task, ["sgd:lr=1e38"], at=2, seeds=1, out=tmp_path, progress=False)
     with pytest.raises(StoreError, match="the baseline failed before the fork"):

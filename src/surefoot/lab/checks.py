@@ -6,7 +6,7 @@ import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from surefoot.lab.fields import Entry, Field, fields_of, grows, recorded_metrics, value_at
 from surefoot.lab.stats import fewest_seeds, mean_std, smallest_exact_p
@@ -16,6 +16,13 @@ if TYPE_CHECKING:
     from surefoot.lab.store import Run
 
 Severity = Literal["error", "warning", "note"]
+Code = Literal[
+    "no-runs", "unequal-epochs", "unequal-steps", "unequal-tuning", "unequal-chances", "tuned-on-reported-seeds",
+    "edge-of-grid", "edge-of-sweep", "few-seeds", "parallel-timings", "failed-runs", "unfinished-runs",
+    "dropped-runs", "diverged-runs", "mixed-numerics", "mixed-torch", "mixed-threads", "mixed-cpu", "mixed-commit",
+]  # fmt: skip
+#: What a finding may be called.
+CODES: tuple[Code, ...] = get_args(Code)
 
 
 @dataclass(frozen=True)
@@ -25,7 +32,7 @@ class Finding:
     An error makes the comparison unfair or incomplete, a warning weakens what may be said, a note informs.
     """
 
-    code: str
+    code: Code
     severity: Severity
     sentence: str
 
@@ -190,7 +197,7 @@ def _mixtures(each: Field, tuning: list[Run]) -> Iterable[Finding]:
     def provenance(run: Run, name: str) -> Any:
         return (run.config.get("provenance") or {}).get(name)
 
-    known: list[tuple[str, Severity, str, Callable[[Run], Any]]] = [
+    known: list[tuple[Code, Severity, str, Callable[[Run], Any]]] = [
         ("mixed-numerics", "error", "numerics versions", lambda run: run.config.get("numerics")),
         ("mixed-torch", "warning", "torch versions", lambda run: provenance(run, "torch")),
         ("mixed-threads", "warning", "thread counts", lambda run: run.config.get("threads")),

@@ -72,11 +72,10 @@ def compare(
     >>> [(run.label, run.seed) for run in found.runs]
     [('Adam', 0), ('Adam', 1), ('SGD', 0), ('SGD', 1)]
     """
-    if not isinstance(out, str | os.PathLike):
-        raise ValueError(f"out must be the folder for the runs, such as 'runs', got {out!r}")
     setup = prepare(
         task,
         optimizers,
+        out=out,
         seeds=seeds,
         epochs=epochs,
         jobs=jobs,
@@ -134,6 +133,7 @@ def prepare(
     task: str | Task,
     optimizers: Sequence[str | Contestant | type[torch.optim.Optimizer]],
     *,
+    out: Path | str = "runs",
     seeds: int | Sequence[int],
     epochs: int,
     jobs: int = 1,
@@ -145,6 +145,8 @@ def prepare(
     **overrides: Any,
 ) -> Setup:
     """Read and check what `compare` and `fork` are asked to do; the arguments are theirs."""
+    if not isinstance(out, str | os.PathLike):
+        raise ValueError(f"out must be the folder for the runs, such as 'runs', got {out!r}")
     for name, value in {"epochs": epochs, "jobs": jobs, "threads": threads}.items():
         if not isinstance(value, int) or isinstance(value, bool):
             raise ValueError(f"{name} must be a whole number from 1 up, got {value!r}")

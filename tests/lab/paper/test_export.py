@@ -14,7 +14,7 @@ from surefoot.lab.paper.cells import Replication, cells_csv
 from surefoot.lab.paper.drawing import PALETTE, draw
 from surefoot.lab.paper.export import export, notes_on
 from surefoot.lab.paper.pages import filled, page_parts
-from surefoot.lab.paper.panels import curve
+from surefoot.lab.paper.panels import Picture, curve
 from surefoot.lab.paper.pictures import gallery
 from surefoot.lab.paper.published import OPTIMIZERS, configurations
 from surefoot.lab.paper.scorecard import scorecard
@@ -91,6 +91,19 @@ def test_every_picture(every_run: list[Run]) -> None:
     assert len(figures) == sum(len(row) for one in drawn.pictures for row in one.rows)
     cosine = next(one for one in drawn.pictures if one.name == "step-size-mlp").rows[0][0].lines[-1]
     assert (cosine.label, cosine.y[0], cosine.y[-1]) == ("cosine", 1.0, pytest.approx(0.0))
+
+
+def test_the_ablation_is_drawn_at_the_longest_training_that_enough_pieces_have(every_run: list[Run]) -> None:
+    def drawn(runs: list[Run]) -> Picture:
+        return next(one for one in gallery(Replication(runs), {}).pictures if one.name == "ablation-mlp")
+
+    before = drawn(every_run)
+    for run in every_run:
+        if run.config["optimizer"]["class"] == "torch.optim.Adam" and not run.config["optimizer"].get("schedule"):
+            run.epochs.append({**run.epochs[-1], "epoch": len(run.epochs) + 1})
+    after = drawn(every_run)
+    assert after.title == before.title
+    assert [list(line.x) for line in after.rows[0][0].lines] == [list(line.x) for line in before.rows[0][0].lines]
 
 
 def test_published_points_stand_on_the_curves_that_reach_them(lr_runs: list[Run]) -> None:

@@ -89,8 +89,10 @@ def metric_panel(
     return Panel(title, drawn, x, log_x=log_x, log_y=metric != "val_acc", most=MOST.get(metric, math.inf))
 
 
-def curve(runs: Sequence[Run], metric: str, label: str, series: int, *, dash: int | None = None) -> Line | None:
-    """The mean over seeds after every epoch that all of them have, with its band.
+def curve(
+    runs: Sequence[Run], metric: str, label: str, series: int, *, dash: int | None = None, until: float = math.inf
+) -> Line | None:
+    """The mean over seeds after every epoch (at most `until`) that all of them have, with its band.
 
     Runs that are still on their way would cut the curve short, and are left out when others have ended.
     """
@@ -98,7 +100,7 @@ def curve(runs: Sequence[Run], metric: str, label: str, series: int, *, dash: in
     length = max((len(run.epochs) for run in runs if run.diverged), default=0)
     length = min((len(run.epochs) for run in runs if not run.diverged), default=length)
     name, unit = RECORDED[metric]
-    every = {e: in_units([value_at(run, name, e) for run in runs], unit) for e in range(1, length + 1)}
+    every = {e: in_units([value_at(run, name, e) for run in runs], unit) for e in range(1, length + 1) if e <= until}
     seen = {epoch: values for epoch, values in every.items() if values}
     if not seen:
         return None

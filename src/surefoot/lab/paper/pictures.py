@@ -134,10 +134,12 @@ def across_eta(replication: Replication, one: Configuration) -> Picture | None:
         )
         if len(swept) < 2 or not adam:
             return None
+        # The published eta may have been trained for longer than the others.
+        until = min(max(len(run.epochs) for run in runs) for _, runs in swept)
         row = []
         for metric in METRICS:
-            lines = [curve(adam, metric, "Adam", 0)]
-            lines += [curve(runs, metric, f"eta {eta:g}", 1 + k) for k, (eta, runs) in enumerate(swept)]
+            lines = [curve(adam, metric, "Adam", 0, until=until)]
+            lines += [curve(runs, metric, f"eta {eta:g}", 1 + k, until=until) for k, (eta, runs) in enumerate(swept)]
             title = f"{optimizer}: {TITLES[metric]}"
             row.append(metric_panel(metric, title, lines))
         rows.append(row)
@@ -146,18 +148,20 @@ def across_eta(replication: Replication, one: Configuration) -> Picture | None:
 
 
 def taken_apart(runs: Sequence[Run], one: Configuration) -> Picture | None:
-    """The pieces of the method on one model, over the longest training that plain Adam was given."""
+    """The pieces of the method on one model, over the longest training that enough of them were given."""
     found = pieces_run(runs, one)
-    horizon = max((len(run.epochs) for run in found.get("plain Adam", [])), default=0)
+    horizon, entries = 0, {}
+    for length in sorted({len(run.epochs) for every in found.values() for run in every}):
+        ended = {name: seeds for name, every in found.items() if (seeds := at_horizon(every, length))}
+        if len(ended) > 3:  # Adam and the whole method alone take nothing apart
+            horizon, entries = length, ended
+    if not entries:
+        return None
     rows = []
     for metric in METRICS:
         lines = [
-            curve(seeds, metric, name, k)
-            for k, (name, every) in enumerate(found.items())
-            if (seeds := at_horizon(every, horizon))
+            curve(entries[name], metric, name, k, until=horizon) for k, name in enumerate(found) if name in entries
         ]
-        if len(lines) < 4:  # Adam and the whole method alone take nothing apart
-            return None
         bare = [replace(line, band=()) for line in lines if line]  # a dozen bands would hide the lines
         rows.append(metric_panel(metric, TITLES[metric], bare))
     title = f"What does the work: pieces of the method, {one.name}, {horizon} epochs"
