@@ -215,6 +215,9 @@ def test_code_that_the_key_cannot_try_is_told_by_its_runs(tiny_task: MakeTask, t
         "the metric 'word' must give one number for a batch, its mean, not 'good'": tiny_task(
             metrics={"word": lambda outputs, targets: "good"}
         ),
+        "the loss must give one number for a batch, its mean, not a tensor of shape (16,)": dataclasses.replace(
+            tiny_task(), loss=torch.nn.CrossEntropyLoss(reduction="none")
+        ),
         "model must return a torch.nn.Module, not NoneType": dataclasses.replace(tiny_task(), model=lambda: None),
     }
     for message, task in tasks.items():

@@ -93,6 +93,8 @@ class Trainer:
             def closure(batch: Tensor = batch, target: Tensor = target) -> Tensor:
                 zero_grad()
                 loss = loss_of(model(batch), target)
+                if not _is_one_number(loss):
+                    raise ValueError(_not_one_number("loss", loss))
                 loss.backward()
                 return loss
 
