@@ -13,7 +13,6 @@ from __future__ import annotations
 import gc
 import json
 import os
-import platform
 import random
 import statistics
 from collections.abc import Callable, Mapping
@@ -22,6 +21,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
+from surefoot.lab.provenance import provenance
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -109,21 +110,9 @@ def _summary(rounds: list[Pair], seconds: list[float], shuffler: random.Random) 
 
 def conditions() -> dict[str, Any]:
     """What the numbers depend on."""
-    return {
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "cpu": _cpu(),
-        "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-    }
-
-
-def _cpu() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
+    found = provenance()
+    kept = {name: found[name] for name in ("torch", "python", "cpu", "commit")}
+    return {**kept, "cores": os.cpu_count(), "threads": torch.get_num_threads()}
 
 
 def caption(facts: Mapping[str, Any]) -> str:

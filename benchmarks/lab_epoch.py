@@ -1,11 +1,12 @@
 """A lab epoch against a bare PyTorch loop and against the usual pipeline, and two workers against one: ratios.
 
-    python benchmarks/lab_epoch.py [--quick] [--tasks lr,mlp,cnn] [--threads 2] [--no-workers] [--save]
+    python benchmarks/lab_epoch.py [--quick] [--tasks lr,mlp] [--parts loops,pipeline] [--threads 2] [--save]
 
-With SUREFOOT_DATA set the data are MNIST and CIFAR-10, else random images of the same shapes. Everything a run does is
-timed: building the model, training, validating, writing metrics and the checkpoint; starting a process and loading the
-data are not. The lab's runs are those of the command `surefoot compare`. One thread per process, as the lab has it by
-default; with ``--threads`` as many for all of them as torch takes by itself, say, as a tutorial's loop would.
+With SUREFOOT_DATA set the data are MNIST and CIFAR-10, else random images of the same shapes; of CIFAR-10 an epoch has
+3200 of the training images and validates on all 10 000. Everything a run does is timed: building the model, training,
+validating, writing metrics and the checkpoint; starting a process and loading the data are not. The lab's runs are
+those of the command `surefoot compare`. One thread per process, as the lab has it by default; with ``--threads`` so
+many for all of them, such as torch takes by itself in a tutorial's loop.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from surefoot.lab import data, find_task
 
 HERE = Path(__file__).parent
 BASELINE = "bare loop, Adam fused"
+Measured = dict[str, dict[str, float]]
 
 #: By model: the named task, the data set, and how many training images an epoch has (None: all).
 TASKS: dict[str, tuple[str, str, int | None]] = {
@@ -92,26 +94,36 @@ def epochs_of(model: str, quick: bool) -> int:
     return {"lr": 10, "mlp": 1, "cnn": 1}[model] if not quick else 1
 
 
-def compare_loops(model: str, quick: bool, rounds: int) -> dict[str, dict[str, float]]:
-    """Seconds of a whole run with each loop, in units of the bare one."""
-    task, raw = load(model, quick)
+def compare_loops(model: str, quick: bool, rounds: int) -> Measured:
+    """Seconds of a whole run in the lab, in units of the bare loop."""
+    task, _ = load(model, quick)
     epochs = epochs_of(model, quick)
-    baseline = timed(lambda: bare(task, epochs))
-    close = interleave(
+    return interleave(
         {
-            BASELINE: baseline,
+            BASELINE: timed(lambda: bare(task, epochs)),
             "the same again": timed(lambda: bare(task, epochs)),
             "lab, Adam": lambda: in_lab(spec_of(model), "adam", epochs, subset=size_of(model, quick)),
             "lab, AdamS": lambda: in_lab(spec_of(model), "adams", epochs, subset=size_of(model, quick)),
         },
         rounds,
     )
-    # So much slower that a few rounds tell, and that more of them would take most of the time.
-    slow = {BASELINE: baseline, "usual pipeline": timed(lambda: usual(task, raw, model == "cnn", epochs))}
-    return close | {"usual pipeline": interleave(slow, min(rounds, 2), warm_up=False)["usual pipeline"]}
 
 
-def compare_workers(model: str, quick: bool) -> dict[str, dict[str, float]]:
+def compare_pipeline(model: str, quick: bool, rounds: int) -> Measured:
+    """Seconds of the usual pipeline, in units of the lab."""
+    task, raw = load(model, quick)
+    epochs = epochs_of(model, quick)
+    return interleave(
+        {
+            "lab, Adam": lambda: in_lab(spec_of(model), "adam", epochs, subset=size_of(model, quick)),
+            "usual pipeline": timed(lambda: usual(task, raw, model == "cnn", epochs)),
+        },
+        rounds,
+        warm_up=False,  # both start processes of their own
+    )
+
+
+def compare_workers(model: str, quick: bool, rounds: int) -> Measured:
     """Seconds of the same runs with one process and with two."""
     spec = spec_of(model)
     epochs = (2 if quick else 40) if model == "lr" else (1 if quick else 2)
@@ -121,69 +133,84 @@ def compare_workers(model: str, quick: bool) -> dict[str, dict[str, float]]:
             "one worker": lambda: in_lab(spec, "adam", epochs, jobs=1, **options),
             "two workers": lambda: in_lab(spec, "adam", epochs, jobs=2, **options),
         },
-        rounds=1,  # minutes, between two runs of the baseline
+        rounds,
         warm_up=False,
     )
+
+
+#: What is measured of each task, by the name that `--parts` knows it under.
+PARTS: dict[str, Callable[[str, bool, int], Measured]] = {
+    "loops": compare_loops,
+    "pipeline": compare_pipeline,
+    "workers": compare_workers,
+}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="small subsets, few rounds: shows that it works")
     parser.add_argument("--tasks", default="lr,mlp,cnn", help="some of lr, mlp, cnn")
-    parser.add_argument("--no-workers", action="store_true", help="leave the workers out: they need two idle cores")
-    parser.add_argument("--no-loops", action="store_true", help="measure the workers only")
+    parser.add_argument("--parts", default=",".join(PARTS), help="some of them; the workers need two idle cores")
     parser.add_argument("--threads", type=int, default=1, help="of every process; with more than 1 no workers")
-    parser.add_argument("--rounds", type=int, help="default 5, quick 2")
+    parser.add_argument("--rounds", type=int, help="of the loops, and half as many of the others; default 6, quick 2")
     parser.add_argument(
         "--save", action="store_true", help="write benchmarks/results/lab_epoch.{json,md}, or lab_epoch_N_threads"
     )
     args = parser.parse_args()
-    chosen = args.tasks.split(",")
-    if set(chosen) - set(TASKS):
-        parser.error(f"unknown task in {args.tasks!r}; take some of {', '.join(TASKS)}")
+    tasks, parts = args.tasks.split(","), args.parts.split(",")
+    for given, known in ((tasks, TASKS), (parts, PARTS)):
+        if not set(given) <= set(known):
+            parser.error(f"unknown word in {','.join(given)!r}; take some of {', '.join(known)}")
     torch.set_num_threads(args.threads)
     os.environ["OMP_NUM_THREADS"] = str(args.threads)
     name = "lab_epoch" if args.threads == 1 else f"lab_epoch_{args.threads}_threads"
-    rounds = args.rounds or (2 if args.quick else 5)
+    rounds = args.rounds or (2 if args.quick else 6)
     facts = conditions() | {"data": "MNIST, CIFAR-10" if os.environ.get("SUREFOOT_DATA") else "random images"}
-    kept = saved(name, facts) if args.save else {}
-    loops, workers = kept.get("loops", {}), kept.get("workers", {})
-    for model in chosen:
-        print(f"measuring {model} ...", flush=True)
-        if not args.no_loops:
-            loops[model] = compare_loops(model, args.quick, rounds)
-        print(f"\n{tables(loops, workers, facts)}\n", flush=True)  # it takes long: what is measured is shown and kept
-        if model != "cnn" and args.threads == 1 and not args.no_workers:
-            workers[model] = compare_workers(model, args.quick)
-        if args.save:
-            save(name, facts, {"loops": loops, "workers": workers}, tables(loops, workers, facts))
-    print(f"\n{tables(loops, workers, facts)}")
+    measured = {part: {} for part in PARTS} | (saved(name, facts) if args.save else {})
+    for model in tasks:
+        for part in parts:
+            if part == "workers" and (model == "cnn" or args.threads > 1):
+                continue
+            print(f"measuring {part} on {model} ...", flush=True)
+            measured[part][model] = PARTS[part](model, args.quick, rounds if part == "loops" else -(-rounds // 2))
+            if args.save:  # it takes long: what is measured is kept
+                save(name, facts, measured, tables(measured, facts))
+    print(f"\n{tables(measured, facts)}")
 
 
-def tables(loops: dict[str, Any], workers: dict[str, Any], facts: dict[str, Any]) -> str:
+def tables(measured: dict[str, dict[str, Measured]], facts: dict[str, Any]) -> str:
     """Ratios and speed-ups, as Markdown."""
 
-    def cell(one: dict[str, float]) -> str:
-        return f"{one['ratio']:.2f} [{one['quartile_1']:.2f}, {one['quartile_3']:.2f}]"
+    def cell(one: dict[str, float], inverse: bool = False) -> str:
+        numbers = [one["ratio"], one["quartile_1"], one["quartile_3"]]
+        middle, *ends = [1 / x for x in numbers] if inverse else numbers
+        return f"{middle:.2f} [{min(ends):.2f}, {max(ends):.2f}]"
 
+    def part(name: str, title: str, rows: list[str], inverse: bool = False) -> list[str]:
+        found = measured[name]
+        if not found:
+            return []
+        rounds = " / ".join(str(next(iter(one.values()))["rounds"]) for one in found.values())
+        lines = [[row, *(cell(one[row], inverse) for one in found.values())] for row in rows]
+        return [f"{title}: median of {rounds} interleaved rounds [quartiles].", markdown(["", *found], lines)]
+
+    loops = measured["loops"]
+    unit = ", ".join(f"{model} {one[BASELINE]['milliseconds'] / 1e3:.2f} s" for model, one in loops.items())
     names = list(next(iter(loops.values()), ()))
-    rows = [[name, *(cell(measured[name]) for measured in loops.values())] for name in names]
-    unit = ", ".join(f"{model} {measured[BASELINE]['milliseconds'] / 1e3:.2f} s" for model, measured in loops.items())
-    rounds = " / ".join(str(measured[BASELINE]["rounds"]) for measured in loops.values())
-    parts = []
-    if loops:
-        parts += [
-            f"Time of a run / time of the {BASELINE}: median of {rounds} interleaved rounds [quartiles].",
-            markdown(["loop", *loops], rows),
-            f"1.00 is: {unit}.",
+    return "\n\n".join(
+        [
+            *part("loops", f"Time of a run / time of the {BASELINE}", names),
+            *([f"1.00 is: {unit}."] if loops else []),
+            *part("pipeline", "Time of the usual pipeline / time of the lab", ["usual pipeline"]),
+            *part(
+                "workers",
+                "Throughput of two workers / one, from the start of the first run to the end of the last",
+                ["two workers"],
+                inverse=True,
+            ),
+            f"{caption(facts)}; {facts['data']}",
         ]
-    if workers:
-        speed = [[model, f"{1 / one['two workers']['ratio']:.2f}"] for model, one in workers.items()]
-        parts += [
-            "Throughput of two workers / one, from the start of the first run to the end of the last:",
-            markdown(["task", "speed-up"], speed),
-        ]
-    return "\n\n".join([*parts, f"{caption(facts)}; {facts['data']}"])
+    )
 
 
 if __name__ == "__main__":

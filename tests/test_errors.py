@@ -6,6 +6,7 @@ import math
 import re
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -18,6 +19,7 @@ from surefoot.named import OPTIMIZERS
 CLASSES = list(OPTIMIZERS.values())
 CLASS = pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
 DEVICE = pytest.mark.parametrize("capturable", [False, True])
+SWITCHES = ("amsgrad", "maximize", "foreach", "fused", "capturable", "differentiable", "decoupled_weight_decay")
 
 
 def ready(cls: type[LossAware] = AdamS, **options: Any) -> tuple[list[Tensor], LossAware]:
@@ -69,6 +71,12 @@ def test_what_torch_refuses_is_refused(cls: type[LossAware]) -> None:
         ({"lr": torch.tensor(-1.0)}, "Invalid learning rate: -1.0"),
         ({"lr": "fast"}, "Invalid learning rate: 'fast'; it must be a number, not str"),
         ({"eta": "0.1"}, "Invalid eta value: '0.1'; it must be a number, not str"),
+        ({"eta": torch.ones(2)}, "Invalid eta value: a tensor of shape (2,); it must be one number"),
+        ({"betas": (None, 0.9)}, "Invalid betas value: None; it must be a number, not NoneType"),
+        ({"betas": ("0.9", 0.9)}, "Invalid betas value: '0.9'; it must be a number, not str"),
+        ({"weight_decay": math.inf}, "Invalid weight_decay value: inf; it must be finite and not negative"),
+        ({"eps": math.inf}, "Invalid eps value: inf; it must be finite and not negative"),
+        *(({name: "no"}, f"Invalid {name} value: 'no'; it must be True or False") for name in SWITCHES),
         ({"weight_decay": None}, "Invalid weight_decay value: None; it must be a number, not NoneType"),
         ({"lr": torch.ones(2)}, "Tensor lr must be 1-element, but has shape (2,)"),
         ({"eps": -1e-8}, "Invalid eps value: -1e-08"),
@@ -95,6 +103,59 @@ def test_hyper_parameters_without_meaning(options: dict[str, Any], message: str)
         optimizer.add_param_group({"params": [torch.zeros(1)], **options})
     assert len(optimizer.param_groups) == 2
     assert everything(params, optimizer) == before
+
+
+def test_numbers_of_other_kinds_will_do() -> None:
+    p = Parameter(torch.ones(1))
+    p.grad = torch.ones(1)
+    optimizer = AdamS([p], eta=np.float32(0.1), seed=np.int64(3), amsgrad=0, betas=(torch.tensor(0.9), np.float64(0.9)))
+    optimizer.step(loss=1.0)
+    assert p.item() < 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"eta": None}, "Invalid eta value: None; it must be a number, not NoneType"),
+        ({"eta": torch.ones(2)}, "Invalid eta value: a tensor of shape (2,); it must be one number"),
+        ({"betas": (1.0, 0.999)}, "Invalid beta parameter at index 0: 1.0"),
+        ({"weighting": "unite"}, "Invalid weighting value: 'unite'; take one of 'paper', 'unit'"),
+        ({"maximize": "no"}, "Invalid maximize value: 'no'; it must be True or False"),
+    ],
+)
+def test_settings_changed_between_steps_are_checked_before_anything_moves(
+    options: dict[str, Any], message: str
+) -> None:
+    params, optimizer = ready(AdamUCB)
+    optimizer.step(loss=0.9)
+    before = everything(params, optimizer)[:2]
+    good = {name: optimizer.param_groups[1][name] for name in options}
+    optimizer.param_groups[1].update(options)
+    optimizer.record_loss(0.5)
+    with pytest.raises(ValueError, match=re.escape(message)):
+        optimizer.step()
+    assert everything(params, optimizer)[:2] == before
+    optimizer.param_groups[1].update(good)
+    count = optimizer.param_groups[0]["seen"][0].item()
+    optimizer.step()  # what was recorded is still there
+    assert optimizer.param_groups[0]["seen"][0] == count + 1
+
+
+@DEVICE
+@pytest.mark.parametrize("nonfinite", ["skip", "raise"])
+def test_a_weight_that_one_group_cannot_bear_stops_the_step_of_all(nonfinite: str, capturable: bool) -> None:
+    params, optimizer = ready(AdamUCB, nonfinite=nonfinite, capturable=capturable)
+    before = everything(params, optimizer)
+    optimizer.param_groups[1]["eta"] = 1e300
+    if nonfinite == "raise":
+        with pytest.raises(FloatingPointError, match=r"weights the gradient by .*nothing was changed"):
+            optimizer.step(loss=5.0)
+        optimizer.param_groups[1]["eta"] = optimizer.param_groups[0]["eta"]
+        assert everything(params, optimizer) == before
+        return
+    optimizer.step(loss=5.0)
+    assert everything(params, optimizer)[0] == before[0]
+    assert [seen["skipped"].item() for seen in optimizer.confidence()] == [1, 1]
 
 
 def test_momentum_without_meaning() -> None:
@@ -194,14 +255,17 @@ def test_gradients_are_looked_at_when_asked(value: float, capturable: bool) -> N
     assert everything(params, optimizer)[:2] == before[:2]
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.complex64])
-def test_large_finite_gradients_are_finite(dtype: torch.dtype) -> None:
+@DEVICE
+@pytest.mark.parametrize(
+    ("dtype", "large"),  # their sum does not fit into the dtype
+    [(torch.float16, 1e3), (torch.bfloat16, 3e38), (torch.float32, 3e38), (torch.complex64, 3e38)],
+)
+def test_large_finite_gradients_are_finite(dtype: torch.dtype, large: float, capturable: bool) -> None:
     p = Parameter(torch.zeros(200, dtype=dtype))
-    p.grad = torch.full_like(p, 1000.0)  # the sum does not fit into a half
-    optimizer = AdamS([p], check_gradients=True)
+    p.grad = torch.full_like(p, large)
+    optimizer = AdamS([p], check_gradients=True, capturable=capturable)
     optimizer.step(loss=1.0)
     assert optimizer.confidence()[0]["skipped"] == 0
-    assert p.detach().abs().min() > 0
 
 
 @pytest.mark.parametrize(
@@ -269,3 +333,27 @@ def test_sparse_gradients_are_refused_before_anything_moves(cls: type[LossAware]
     with pytest.raises(RuntimeError, match=rf"{cls.__name__} does not support sparse gradients .* shape \(3,\)"):
         optimizer.step(loss=1.0)
     assert everything(params, optimizer) == before
+
+
+@pytest.mark.parametrize("cls", [AdamS, MomentumUCB])
+@pytest.mark.parametrize(
+    ("state_dict", "what"),
+    [({"weight": torch.ones(1)}, "a dict with the keys weight"), ({}, "a dict"), (None, "a NoneType"), ([], "a list")],
+)
+def test_what_is_not_an_optimizers_checkpoint(cls: type[LossAware], state_dict: Any, what: str) -> None:
+    params, optimizer = ready(cls)
+    before = everything(params, optimizer)
+    with pytest.raises(ValueError, match=rf"has state and param_groups, this is {what}.*pass what {cls.__name__}"):
+        optimizer.load_state_dict(state_dict)
+    assert everything(params, optimizer) == before
+
+
+def test_statistics_that_a_file_holds_as_plain_numbers_are_taken() -> None:
+    params, optimizer = ready()
+    saved = optimizer.state_dict()
+    for group in saved["param_groups"]:
+        group["seen"] = group["seen"].tolist()
+    again = AdamS([{"params": params[:1]}, {"params": params[1:]}])
+    again.load_state_dict(saved)
+    again.step(loss=1.5)
+    assert again.confidence()[0]["mean"] > 1

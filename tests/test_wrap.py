@@ -566,6 +566,9 @@ def test_what_cannot_be_wrapped_is_refused_with_the_way_out() -> None:
         ({"weighting": "papper"}, "Invalid weighting value: 'papper'; take one of 'paper', 'unit'"),
         ({"nonfinite": "stop"}, "Invalid nonfinite value: 'stop'; take one of 'skip', 'raise', 'coast'"),
         ({"loss_beta": 1.0}, "Invalid loss_beta value: 1.0"),
+        ({"loss_beta": None}, "Invalid loss_beta value: None; it must be a number, not NoneType"),
+        ({"loss_beta": "0.9"}, "Invalid loss_beta value: '0.9'; it must be a number, not str"),
+        ({"eta": "x"}, "Invalid eta value: 'x'; it must be a number, not str"),
         ({"seed": 0.5}, "Invalid seed value: 0.5"),
     ],
 )

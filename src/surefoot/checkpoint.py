@@ -14,22 +14,40 @@ if TYPE_CHECKING:
     from surefoot.optimizer import LossAware
 
 
+def check_kind(state_dict: Any, optimizer: Optimizer) -> None:
+    """Refuse what no optimizer wrote."""
+    if not isinstance(state_dict, dict) or not {"state", "param_groups"} <= state_dict.keys():
+        keys = f" with the keys {', '.join(map(str, state_dict))}"[:80] if isinstance(state_dict, dict) else ""
+        raise ValueError(
+            f"a checkpoint of an optimizer has state and param_groups, this is a {type(state_dict).__name__}{keys}; "
+            f"pass what {type(optimizer).__name__}.state_dict() returned"
+        )
+
+
 def completed(state_dict: dict[str, Any], optimizer: Optimizer) -> dict[str, Any]:
     """A copy of the state dict in which every group has all that this optimizer knows."""
     own = optimizer.param_groups
+    check_kind(state_dict, optimizer)
     saved = state_dict["param_groups"]
     groups = []
     for i, group in enumerate(saved):
         mine = own[i] if i < len(own) else {}
         known = {k: v for k, v in mine.items() if k not in ("params", "seen", "param_names", "initial_lr")}
         seen = group.get("seen")
-        if isinstance(seen, Tensor) and seen.numel() != len(Seen._fields):
-            raise ValueError(
-                f"the checkpoint's loss statistics have {seen.numel()} entries, this version keeps "
-                f"{len(Seen._fields)}; load it with the version that wrote it"
-            )
-        groups.append({**known, **group, "seen": blank() if seen is None else seen})
+        groups.append({**known, **group, "seen": blank() if seen is None else checked(seen)})
     return {**state_dict, "param_groups": groups}
+
+
+def checked(seen: Any) -> Tensor:
+    """Loss statistics from a checkpoint, which must be as many numbers as are kept."""
+    if not isinstance(seen, Tensor):
+        seen = torch.tensor(seen, dtype=torch.float64)
+    if seen.numel() != len(Seen._fields):
+        raise ValueError(
+            f"the checkpoint's loss statistics have {seen.numel()} entries, this version keeps "
+            f"{len(Seen._fields)}; load it with the version that wrote it"
+        )
+    return seen
 
 
 def unshared(optimizer: LossAware, state_dict: dict[str, Any]) -> dict[str, Any]:

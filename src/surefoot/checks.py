@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import _get_foreach_kernels_supported_devices
 from torch.utils._foreach_utils import _get_fused_kernels_supported_devices
 
-from surefoot.engines.base import Engine, Members
+from surefoot.engines.base import Engine, Members, wide
 from surefoot.moments import Number
 from surefoot.readings import THREE_WAYS
 from surefoot.rules import Rule
@@ -31,18 +32,41 @@ LARGEST_WEIGHT = 1e19
 LARGEST_ON_HOST = 1e150
 
 
+#: What may be changed between steps; every change is checked.
+SETTINGS = (
+    "eta", "betas", "momentum", "momentum_decay", "eps", "weight_decay", "loss_beta", "weighting", "nonfinite", "seed",
+    "amsgrad", "nesterov", "maximize", "decoupled_weight_decay",
+)  # fmt: skip
+_SWITCHES = ("amsgrad", "nesterov", "maximize", "decoupled_weight_decay", "capturable", "differentiable", "reference",
+             "check_gradients")  # fmt: skip
+
+
+class Settings:
+    """The settings of a group, remembered to see whether any was replaced."""
+
+    def __init__(self, group: dict[str, Any]) -> None:
+        self.read = operator.itemgetter(*(name for name in SETTINGS if name in group))
+        self.values = self.read(group)
+
+    def are_those_of(self, group: dict[str, Any]) -> bool:
+        """Whether they are the very same objects; to ask whether they are equal would read tensors."""
+        return all(map(operator.is_, self.read(group), self.values))
+
+
 def check_group(group: dict[str, Any], engine: Engine, rule: Rule) -> None:
     """Check the hyper-parameters of one parameter group."""
     for name in ("lr", "eps", "weight_decay", "momentum", "momentum_decay", "loss_beta", "eta"):
-        _check_number(group, name)
+        if name in group and not (name == "loss_beta" and group[name] is None):
+            check_number(name, group[name])
     _check_lr(group)
     for name in ("eps", "weight_decay", "momentum_decay"):
-        if name in group and not float(group[name]) >= 0.0:
-            raise ValueError(f"Invalid {name} value: {group[name]}; it must not be negative")
+        if name in group and not 0.0 <= float(group[name]) < math.inf:
+            raise ValueError(f"Invalid {name} value: {group[name]}; it must be finite and not negative")
     betas = group.get("betas", (0.0, 0.0))
     if not (isinstance(betas, (tuple, list)) and len(betas) == 2):
         raise ValueError(f"Invalid betas value: {betas!r}; give two decay rates, such as (0.9, 0.999)")
     for i, beta in enumerate(betas):
+        check_number("betas", beta)
         if not 0.0 <= float(beta) < 1.0:
             raise ValueError(f"Invalid beta parameter at index {i}: {beta}; it must be at least 0 and below 1")
     if "momentum" in group and not 0.0 <= group["momentum"] < 1.0:
@@ -52,26 +76,46 @@ def check_group(group: dict[str, Any], engine: Engine, rule: Rule) -> None:
             f"Invalid loss_beta value: {group['loss_beta']}; it must be at least 0 and below 1, or None for the "
             "engine's own"
         )
+    for name in _SWITCHES:
+        check_switch(name, group.get(name, False))
+    for name in ("foreach", "fused"):
+        if group[name] is not None:
+            check_switch(name, group[name])
     rule.check(float(group["eta"]))
     for name, choices in {"weighting": ("paper", "unit"), "nonfinite": ("skip", "raise")}.items():
         if group[name] not in choices:
             raise ValueError(f"Invalid {name} value: {group[name]!r}; take one of {', '.join(map(repr, choices))}")
-    if not isinstance(group["seed"], int):
-        raise ValueError(f"Invalid seed value: {group['seed']!r}; it must be an integer")
+    check_seed(group["seed"])
     _check_paths(group, engine)
     if group["reference"]:
         _check_reference(group, engine, rule)
 
 
-def _check_number(group: dict[str, Any], name: str) -> None:
-    value = group.get(name, 0.0)
-    if isinstance(value, (int, float, Tensor)) or (name == "loss_beta" and value is None):
+def check_number(name: str, value: Any) -> None:
+    """Refuse what is not one number; numbers of every kind will do, also NumPy's and tensors of one element."""
+    what = "learning rate" if name == "lr" else f"{name} value"
+    if isinstance(value, Tensor):
+        if name != "lr" and value.numel() != 1:
+            raise ValueError(f"Invalid {what}: a tensor of shape {tuple(value.shape)}; it must be one number")
         return
     try:
         math.fsum((value,))  # as float(), which would also read a string
-    except TypeError as error:
-        what = "learning rate" if name == "lr" else f"{name} value"
+    except (TypeError, ValueError, OverflowError) as error:
         raise ValueError(f"Invalid {what}: {value!r}; it must be a number, not {type(value).__name__}") from error
+
+
+def check_switch(name: str, value: Any) -> None:
+    """Refuse a word in the place of True or False: every word counts as true."""
+    if not (isinstance(value, (bool, int)) and value in (0, 1)):
+        raise ValueError(f"Invalid {name} value: {value!r}; it must be True or False")
+
+
+def check_seed(seed: Any) -> None:
+    """Refuse what is not a whole number, of whatever kind."""
+    try:
+        operator.index(seed)
+    except TypeError as error:
+        raise ValueError(f"Invalid seed value: {seed!r}; it must be an integer") from error
 
 
 def _check_lr(group: dict[str, Any]) -> None:
@@ -190,7 +234,7 @@ def is_fine(optimizer: LossAware, loss: Number) -> bool | Tensor:
     else:
         fine = math.isfinite(loss)
         what = "a gradient is not finite" if fine else f"the loss is {loss}"
-        fine = fine and all(map(_is_finite, watched))
+        fine = fine and all(map(_is_finite_on_host, watched))
     # Whether to raise is asked first: on a device the answer to `fine` would have to be waited for.
     if "raise" in [group["nonfinite"] for group in groups] and not fine:
         raise FloatingPointError(
@@ -215,12 +259,22 @@ def is_usable(weight: Number, group: dict[str, Any], optimizer: LossAware, large
     if group["nonfinite"] == "raise" and not usable:
         raise FloatingPointError(
             f"{type(optimizer).__name__}: the rule weights the gradient by {float(weight)}, and nonfinite='raise' was "
-            "asked for; this group was not changed (nonfinite='skip' skips such steps)"
+            "asked for; nothing was changed (nonfinite='skip' skips such steps)"
         )
     return usable
 
 
+def _is_finite_on_host(grad: Tensor) -> bool:
+    # Several times as fast in the gradient's own precision, which can only err by overflowing.
+    quick = grad.sum(dtype=torch.float32 if grad.dtype.itemsize < 4 else None).isfinite()
+    return bool(_of_all_shards(quick)) or bool(_is_finite(grad))
+
+
 def _is_finite(grad: Tensor) -> Tensor:
-    # One read and no temporary; a sum in half precision would overflow by itself.
-    finite = grad.sum(dtype=torch.float32 if grad.dtype.itemsize < 4 else None).isfinite()
-    return finite.full_tensor() if hasattr(finite, "full_tensor") else finite  # all shards have to agree
+    # One read and no temporary.
+    widest = wide(grad.device)
+    return _of_all_shards(grad.sum(dtype=widest.to_complex() if grad.is_complex() else widest).isfinite())
+
+
+def _of_all_shards(finite: Tensor) -> Tensor:
+    return finite.full_tensor() if hasattr(finite, "full_tensor") else finite

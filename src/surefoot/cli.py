@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -94,7 +95,7 @@ def compare(
     Run the same command again after an interruption: nothing is lost and nothing is done twice.
     """
     with clear_errors():
-        path = _file(report or out / "report.html")
+        path = _file(report, out / "report.html")
         from surefoot.lab.compare import DEMO_OPTIMIZERS
         from surefoot.lab.compare import compare as run_comparison
 
@@ -148,7 +149,7 @@ def fork(
 ) -> None:
     """Let every optimizer continue from the same weights over the same batches: where in training do they differ?"""
     with clear_errors():
-        path = _file(report or out / "report.html")
+        path = _file(report, out / "report.html")
         from surefoot.lab.compare import DEMO_OPTIMIZERS
         from surefoot.lab.fork import fork as run_fork
 
@@ -217,6 +218,7 @@ def tune(
     The same command goes on after an interruption; started again meanwhile, also elsewhere, it is one more worker.
     """
     with clear_errors():
+        path = _file(report, out / "tune.html")
         from surefoot.lab.tune import tune as run_search
         from surefoot.lab.tune.space import DEFAULT_SPACE, read_options
 
@@ -244,7 +246,7 @@ def tune(
         )
         found.print()
         command = shlex.join(["surefoot", *sys.argv[1:]]) if storage is None else ""  # a URL may hold a password
-        typer.echo(f"\nreport: {found.report(report or out / 'tune.html', command)}")
+        typer.echo(f"\nreport: {found.report(path, command)}")
         for label, message in found.failures:
             typer.echo(f"failed: {label}: {message}", err=True)
         if not found.ok:
@@ -277,7 +279,7 @@ def report(
         if format is not None:
             typer.echo(found.to(format.value))
         if output is not None or not (check or format):
-            typer.echo(f"report: {found.report(_file(output or Path('report.html')))}")
+            typer.echo(f"report: {found.report(_file(output, Path('report.html')))}")
         if check:
             findings = found.check()
             for finding in findings:
@@ -373,7 +375,7 @@ def clear_errors() -> Iterator[None]:
     except (ValueError, ImportError, OSError, RuntimeError) as error:
         if os.environ.get("SUREFOOT_DEBUG"):
             raise
-        typer.echo(f"error: {error}", err=True)
+        typer.echo(f"error: {_sentence(error)}", err=True)
         raise typer.Exit(2) from None
 
 
@@ -386,11 +388,38 @@ def _executor(place: Place, address: str | None) -> Executor | None:
     return executor
 
 
-def _file(path: Path) -> Path:
-    """Where a report goes; refused before hours of training, not after them."""
+def _sentence(error: Exception) -> str:
+    """What went wrong; of the system's own errors without their number."""
+    if isinstance(error, OSError) and error.strerror and error.filename:
+        return f"{error.filename} cannot be used ({error.strerror}); give another path"
+    return str(error)
+
+
+def _file(given: Path | None, default: Path) -> Path:
+    """Where a report goes; refused before hours of training, not after them.
+
+    The default lies in --out, of which the runs tell themselves what is wrong.
+    """
+    path = given or default
     if path.is_dir():
         raise ValueError(f"{path} is a folder, and the report is a file; name one, such as {path / 'report.html'}")
+    if given is not None:
+        _check_folder(given)
     return path
+
+
+def _check_folder(report: Path) -> None:
+    """Refuse a report whose folder cannot be made or takes no file."""
+    folder = next(parent for parent in report.absolute().parents if parent.exists())
+    begin = f"the report {report} cannot be written: {folder}"
+    if not folder.is_dir():
+        raise ValueError(f"{begin} is a file, not a folder; name another place")
+    try:
+        # Tried, not asked: what root may do, and what a file system takes, permissions do not tell.
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise ValueError(f"{begin} takes no file ({error.strerror or error}); name another place") from error
 
 
 def _finish(found: Results, path: Path) -> None:

@@ -38,6 +38,13 @@ class PaperPart(enum.StrEnum):
     all = "all"
 
 
+def _folder(path: str | Path) -> Path:
+    """A folder's path; an empty text, such as a shell variable that is not set, would be the current folder."""
+    if not str(path).strip():
+        raise typer.BadParameter("it is empty; name a folder, such as runs, or . for the current one")
+    return Path(path)
+
+
 TaskName = Annotated[
     str, typer.Argument(help="A named task, a file (my_task.py) or an import path (package.module:name).")
 ]
@@ -54,7 +61,12 @@ Seeds = Annotated[
     int, typer.Option(min=1, help="Seeds per optimizer, the same for each; with fewer than 6 no claim is possible.")
 ]
 FirstSeed = Annotated[int, typer.Option(min=0, help="The first seed.")]
-Out = Annotated[Path, typer.Option(help="Folder of the run folders; what it already holds is not done again.")]
+Out = Annotated[
+    Path,
+    typer.Option(
+        metavar="PATH", parser=_folder, help="Folder of the run folders; what it already holds is not done again."
+    ),
+]
 Jobs = Annotated[int, typer.Option(min=1, help="Worker processes; 1 keeps timings comparable.")]
 Where = Annotated[Place, typer.Option(help="Compute in local processes or on a Ray cluster.")]
 Address = Annotated[str | None, typer.Option(help="Address of the Ray cluster.")]

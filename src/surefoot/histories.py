@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator, MutableMapping
-from itertools import chain, repeat
+from itertools import chain
 from typing import Any
 
 import torch
@@ -169,17 +169,21 @@ class Roster:
         self, engine: Engine, group: dict[str, Any], params: list[Tensor], states: list[dict[str, Any]], path: str
     ) -> None:
         self.params, self.states, self.path = params, states, path
-        self.options = list(map(group.get, _DECIDES))
+        self.deciding = operator.itemgetter(*(name for name in _DECIDES if name in group))
+        self.options = self.deciding(group)
         first = states[0]
         self.step = Cell(first["step"])
         self.cells = {name: Cell(first[name]) for name in engine.scalars}
-        cells = {"step": self.step} | self.cells
-        self.scalars = [(operator.itemgetter(name), cell) for name, cell in cells.items()]
-        self.kept = list(map(operator.itemgetter, engine.state_names(group)))
-        self.sizes = list(map(Tensor.numel, params)) * (2 + len(self.kept))
-        own = {name: cell.tensor for name, cell in cells.items()}
+        own = {"step": self.step.tensor} | {name: cell.tensor for name, cell in self.cells.items()}
         for state in states:
             state.update(own)
+        names = (*own, *engine.state_names(group))
+        self.of_state = operator.itemgetter(*names)
+        self.held = list(chain.from_iterable(map(self.of_state, states)))
+        self.kept = [self.held[i :: len(names)] for i in range(len(own), len(names))]
+        self.placed = [*own.values(), *chain.from_iterable(self.kept)]
+        self.places = list(map(Tensor.data_ptr, self.placed))
+        self.sizes = 2 * list(map(Tensor.numel, params))
 
     @classmethod
     def of(
@@ -201,31 +205,32 @@ class Roster:
     def members(self, group: dict[str, Any], states: States) -> Members | None:
         """What to update now, by ``path``; None when something is not as it was."""
         params, own = self.params, self.states
-        if (
-            list(map(group.get, _DECIDES)) != self.options
-            or len(group["params"]) != len(params)
-            or not all(map(operator.is_, group["params"], params))
-        ):
-            return None
-        # Nearly always the states lie there in the order of the parameters; to look one up takes a call of its hash.
-        in_order = len(states) == len(own) and all(map(operator.is_, states.values(), own))
-        if not (in_order or all(map(operator.is_, map(states.get, params), own))):
-            return None
         try:
-            for of_state, cell in self.scalars:
-                if not (cell.in_place() and all(map(operator.is_, map(of_state, own), repeat(cell.tensor)))):
-                    return None
-            kept = [list(map(of_state, own)) for of_state in self.kept]
-        except KeyError:  # a state was emptied
+            if (
+                self.deciding(group) != self.options
+                or len(group["params"]) != len(params)
+                or not all(map(operator.is_, group["params"], params))
+            ):
+                return None
+            # Nearly always the states lie there in the order of the parameters; a look-up takes a call of the hash.
+            in_order = len(states) == len(own) and all(map(operator.is_, states.values(), own))
+            if not (in_order or all(map(operator.is_, map(states.get, params), own))):
+                return None
+            if not all(map(operator.is_, chain.from_iterable(map(self.of_state, own)), self.held)):
+                return None
+            grads: list[Any] = [p.grad for p in params]
+            if set(map(_LAYOUT, grads)) != _DENSE:
+                return None
+        except (KeyError, AttributeError):  # a state was emptied, an option is gone, there is no gradient
             return None
-        grads: list[Any] = [p.grad for p in params]
-        if not all(map(operator.is_not, grads, repeat(None))) or set(map(_LAYOUT, grads)) != _DENSE:
+        # share_memory_() and tensor.data = ... move a tensor that stays the same object.
+        if list(map(Tensor.data_ptr, self.placed)) != self.places:
             return None
-        members = Members(params, grads, kept, self.step, self.cells)
+        members = Members(params, grads, self.kept, self.step, self.cells)
         if self.path != "fused":
             return members
         # The fused kernels look at nothing. All fitted together before, so sizes and contiguity tell nearly all.
-        every = [*params, *grads, *chain.from_iterable(kept)]
+        every = [*params, *grads]
         if list(map(Tensor.numel, every)) != self.sizes:
             return None
         return members if all(map(Tensor.is_contiguous, every)) or members.aligned() else None

@@ -87,17 +87,12 @@ class Cell:
     tensor(3.)
     """
 
-    __slots__ = ("address", "memory", "tensor")
+    __slots__ = ("memory", "tensor")
     CODES = {torch.float32: "f", torch.float64: "d"}
 
     def __init__(self, tensor: Tensor) -> None:
         self.memory = array(self.CODES[tensor.dtype], [tensor.item()])
         self.tensor = torch.frombuffer(self.memory, dtype=tensor.dtype).view(())
-        self.address = self.tensor.data_ptr()
-
-    def in_place(self) -> bool:
-        """Whether the tensor still lies where it was; ``share_memory_()`` and ``tensor.data = ...`` move it."""
-        return self.tensor.data_ptr() == self.address
 
     def item(self) -> float:
         return self.memory[0]

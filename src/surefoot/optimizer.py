@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 from collections.abc import Callable
-from typing import Any, ClassVar, overload
+from typing import Any, ClassVar, NamedTuple, overload
 
 import torch
 from torch import Tensor
@@ -21,6 +22,20 @@ from surefoot.rules import Rule, find_rule, weigh, weigh_on_host
 
 #: Decay rate of the loss statistics where the engine has no momentum to take it from: at 0 nothing would be remembered.
 WITHOUT_MOMENTUM = 0.9
+
+
+#: On the host: where a group's statistics are, what is made of the loss, and whether a gradient can bear it.
+Weighed = tuple[Ledger, Seen, bool]
+_USABLE = operator.itemgetter(2)
+
+
+class Judged(NamedTuple):
+    """A loss on a device, and what is made of it: the statistics, itself, and whether it counts and moves anything."""
+
+    after: Seen
+    loss: Tensor
+    heard: Tensor
+    usable: Tensor
 
 
 class LossAware(TakesLoss):
@@ -50,6 +65,7 @@ class LossAware(TakesLoss):
         self._ledgers: dict[int, Ledger] = {}
         self._rosters: dict[int, histories.Roster | None] = {}
         self._lineups: dict[int, list[Tensor]] = {}
+        self._settings: dict[int, checks.Settings] = {}
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add parameters; a group that comes later starts from what was already seen of the loss."""
@@ -81,6 +97,7 @@ class LossAware(TakesLoss):
             closure: computes the loss and the gradients again, and returns the loss.
             loss: the loss whose gradients these are; wins over recorded losses, which win over the closure's value.
         """
+        self._notice_settings()
         returned = None if closure is None else self._evaluate(closure)
         reading = self._reading(loss, returned)
         if type(reading) is float and self._step_steadily(reading):
@@ -94,14 +111,34 @@ class LossAware(TakesLoss):
             return returned
         checks.check_gradients(self)
         fine = checks.is_fine(self, reading)
+        here: list[tuple[int, dict[str, Any], Number]] = []
+        there: list[tuple[int, dict[str, Any], Number]] = []
         for index, group in enumerate(self.param_groups):
             # What is maximized is a loss turned around, so that pessimism stays pessimism.
-            value = -reading if group["maximize"] else reading
-            if self._lives_on_device(group, reading):
-                self._step_on_device(index, group, value, fine)
-            else:
-                self._step_on_host(index, group, float(value), bool(fine))
+            turn = (index, group, -reading if group["maximize"] else reading)
+            (there if self._lives_on_device(group, reading) else here).append(turn)
+        # All are weighed before any is moved: where one weight is of no use, the step is left out as a whole.
+        weighed = [self._weigh_on_host(index, group, float(value), bool(fine)) for index, group, value in here]
+        usable = all(map(_USABLE, weighed))
+        judged = [self._weigh_on_device(index, group, value, fine) for index, group, value in there]
+        for (index, group, value), (ledger, after, _) in zip(here, weighed):
+            self._move_on_host(index, group, float(value), ledger, after, usable, bool(fine))
+        for (_, group, _), one in zip(there, judged):
+            self._move_on_device(group, one, [each.usable for each in judged])
         return returned
+
+    def _notice_settings(self) -> None:
+        """Check what a user may have changed since the last step, before anything is read or counted.
+
+        The learning rate is left to schedulers, which set it at every step.
+        """
+        if torch.compiler.is_compiling():
+            return
+        for index, group in enumerate(self.param_groups):
+            known = self._settings.get(index)
+            if known is None or not known.are_those_of(group):
+                checks.check_group(group, self.engine, self.rule)
+                self._settings[index] = checks.Settings(group)
 
     def _step_steadily(self, reading: float) -> bool:
         """Take the step where all is as it was in the last one, as it nearly always is; else change nothing."""
@@ -113,9 +150,11 @@ class LossAware(TakesLoss):
             members = roster.members(group, self.state) if roster is not None else None
             if members is None:
                 return False
-            ready.append((index, group, members))
-        for index, group, members in ready:
-            self._step_on_host(index, group, -reading if group["maximize"] else reading, True, members)
+            ready.append((index, group, -reading if group["maximize"] else reading, members))
+        weighed = [self._weigh_on_host(index, group, loss, True) for index, group, loss, _ in ready]
+        usable = all(map(_USABLE, weighed))
+        for (index, group, loss, members), (ledger, after, _) in zip(ready, weighed):
+            self._move_on_host(index, group, loss, ledger, after, usable, True, members)
         return True
 
     def _lives_on_device(self, group: dict[str, Any], reading: Number) -> bool:
@@ -127,26 +166,40 @@ class LossAware(TakesLoss):
         beta = group["loss_beta"]
         return self.engine.momentum(group) or WITHOUT_MOMENTUM if beta is None else float(beta)
 
-    def _step_on_host(
-        self, index: int, group: dict[str, Any], loss: float, fine: bool, members: Members | None = None
-    ) -> None:
+    def _weigh_on_host(self, index: int, group: dict[str, Any], loss: float, fine: bool) -> Weighed:
+        """What the rule makes of the loss, and whether a gradient can bear it; nothing is changed."""
         ledger = self._ledger(index, group)
-        seen = after = ledger.read()
-        usable = fine
-        if fine and not group["reference"]:
-            noise = standard_normal(group["seed"], int(seen.count), index) if self.rule.uses_noise else 0.0
-            after = weigh_on_host(self.rule, seen, loss, group["eta"], noise, group["weighting"])
-            # AMSGrad's maximum is in units of the weight, all else here is free of them.
-            largest = checks.LARGEST_WEIGHT if group.get("amsgrad") else checks.LARGEST_ON_HOST
-            usable = abs(after.weight) <= largest or bool(checks.is_usable(after.weight, group, self, largest))
+        seen = ledger.read()
+        if not fine or group["reference"]:
+            return ledger, seen, fine
+        noise = standard_normal(group["seed"], int(seen.count), index) if self.rule.uses_noise else 0.0
+        after = weigh_on_host(self.rule, seen, loss, group["eta"], noise, group["weighting"])
+        # AMSGrad's maximum is in units of the weight, all else here is free of them.
+        largest = checks.LARGEST_WEIGHT if group.get("amsgrad") else checks.LARGEST_ON_HOST
+        usable = abs(after.weight) <= largest or bool(checks.is_usable(after.weight, group, self, largest))
+        return ledger, after, usable
+
+    def _move_on_host(
+        self,
+        index: int,
+        group: dict[str, Any],
+        loss: float,
+        ledger: Ledger,
+        after: Seen,
+        usable: bool,
+        heard: bool,
+        members: Members | None = None,
+    ) -> None:
+        """Move the parameters and take the loss in, or count the step as skipped."""
         if not usable:
-            heard = observe(after, loss, self._loss_beta(group)) if fine and checks.is_sane(loss) else seen
-            ledger.write(heard._replace(skipped=seen.skipped + 1))
+            seen = ledger.read()
+            kept = observe(after, loss, self._loss_beta(group)) if heard and checks.is_sane(loss) else seen
+            ledger.write(kept._replace(skipped=seen.skipped + 1))
             return
         if members is not None:
             self.engine.update(members, group, after.weight, 1, self._rosters[index].path)  # type: ignore[union-attr]
         elif group["reference"]:
-            after = published_step(self, index, group, loss, seen)
+            after = published_step(self, index, group, loss, after)
         else:
             self._update_on_host(index, group, after.weight)
         ledger.write(observe(after, loss, self._loss_beta(group)))
@@ -173,7 +226,8 @@ class LossAware(TakesLoss):
             self.engine.update(members, group, weight, 1, path)
         self._rosters[index] = histories.Roster.of(self.engine, group, self.state, every, *paths[:1])
 
-    def _step_on_device(self, index: int, group: dict[str, Any], loss: Number, fine: bool | Tensor) -> None:
+    def _weigh_on_device(self, index: int, group: dict[str, Any], loss: Number, fine: bool | Tensor) -> Judged:
+        """What the rule makes of the loss where the group's statistics live, without waiting for the answer."""
         if self._rosters.get(index) is not None:
             self._rosters[index] = None  # state is about to change its place or units
         home = loss.device if isinstance(loss, Tensor) else group["seen"].device
@@ -182,13 +236,18 @@ class LossAware(TakesLoss):
             group["seen"] = group["seen"].to(home, dtype)
         loss = scalar_on(home, loss)
         seen = Seen(*group["seen"].clone().unbind())
-        proceed = fine.to(home) if isinstance(fine, Tensor) else torch.full((), fine, device=home)
-        safe = torch.where(proceed, loss, seen.mean)
+        fine = fine.to(home) if isinstance(fine, Tensor) else torch.full((), fine, device=home)
+        safe = torch.where(fine, loss, seen.mean)
         noise = standard_normal_tensor(group["seed"], seen.count, index) if self.rule.uses_noise else 0.0
         after = weigh(self.rule, seen, safe, group["eta"], noise, group["weighting"])
-        weight = scalar_on(home, after.weight)
-        heard = proceed & checks.is_sane(loss)
-        proceed = proceed & checks.is_usable(weight, group, self, checks.LARGEST_WEIGHT)
+        usable = fine & checks.is_usable(scalar_on(home, after.weight), group, self, checks.LARGEST_WEIGHT)
+        return Judged(after, safe, fine & checks.is_sane(loss), usable)
+
+    def _move_on_device(self, group: dict[str, Any], one: Judged, usable: list[Tensor]) -> None:
+        """Move the parameters and take the loss in where all groups may; which it is only the device knows."""
+        home = one.usable.device
+        proceed = functools.reduce(operator.and_, [each.to(home) for each in usable])
+        weight = scalar_on(home, one.after.weight)
         params, grads, steps, lists = self._lists(group, on_device=True)
         compiling = torch.compiler.is_compiling()
         for members in histories.bucket(
@@ -197,9 +256,9 @@ class LossAware(TakesLoss):
             target = members.params[0].device
             path = checks.choose_path(group, self.engine, members)
             self.engine.update(members, group, weight.to(target), proceed.to(target), path)
-        after = observe(after, safe, self._loss_beta(group))
+        after = observe(one.after, one.loss, self._loss_beta(group))
         stacked = torch.stack([scalar_on(home, x) for x in after])
-        group["seen"].copy_(torch.where(proceed | heard, stacked, group["seen"]))
+        group["seen"].copy_(torch.where(proceed | one.heard, stacked, group["seen"]))
         group["seen"][Seen._fields.index("skipped")] += ~proceed
 
     def _lists(
@@ -253,6 +312,8 @@ class LossAware(TakesLoss):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a checkpoint: this optimizer's, an older one that lacks something, or a plain torch optimizer's."""
         complete: dict[str, Any] = {}
+        if not isinstance(state_dict, dict):  # torch copies it before any hook sees it
+            checkpoint.check_kind(state_dict, self)
 
         def prepare(_: Any, loaded: dict[str, Any]) -> dict[str, Any]:
             complete.update(checkpoint.completed(loaded, self))

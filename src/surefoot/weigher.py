@@ -10,7 +10,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from surefoot import readings
-from surefoot.checks import LARGEST_WEIGHT, is_sane
+from surefoot.checkpoint import checked
+from surefoot.checks import LARGEST_WEIGHT, check_number, is_sane
 from surefoot.engines.base import wide
 from surefoot.intake import TakesLoss, described
 from surefoot.moments import Number, Seen, blank, observe
@@ -46,6 +47,7 @@ class Weigher:
         check_settings(weighting=weighting, loss_beta=loss_beta, seed=seed, nonfinite=nonfinite, coast=False)
         self.rule = find_rule(rule)
         self.eta = self.rule.eta if eta is None else eta
+        check_number("eta", self.eta)
         self.rule.check(float(self.eta))
         self.weighting, self.loss_beta, self.seed, self.nonfinite = weighting, float(loss_beta), seed, nonfinite
         self.process_group = process_group
@@ -138,12 +140,7 @@ class Weigher:
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from a checkpoint."""
-        seen = torch.as_tensor(state_dict["seen"])
-        if seen.numel() != len(Seen._fields):
-            raise ValueError(
-                f"the checkpoint's loss statistics have {seen.numel()} entries, this version keeps "
-                f"{len(Seen._fields)}; load it with the version that wrote it"
-            )
+        seen = checked(state_dict["seen"])
         self.seen, self.eta = seen.detach().clone(), state_dict["eta"]
         self._tally = Tally()
 

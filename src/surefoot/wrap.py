@@ -71,6 +71,7 @@ class LossWeighted(TakesLoss):
         self.weighting, self.loss_beta, self.seed, self.nonfinite = weighting, float(loss_beta), seed, nonfinite
         self.process_group = process_group
         for group in base.param_groups:
+            checks.check_number("eta", group.get("eta", self.eta))
             self.rule.check(float(group.get("eta", self.eta)))
         self._adopt(base)
 
@@ -324,10 +325,10 @@ def check_settings(*, weighting: str, loss_beta: float, seed: int, nonfinite: st
     for name, value, choices in (("weighting", weighting, ("paper", "unit")), ("nonfinite", nonfinite, ways)):
         if value not in choices:
             raise ValueError(f"Invalid {name} value: {value!r}; take one of {', '.join(map(repr, choices))}")
+    checks.check_number("loss_beta", loss_beta)
     if not 0.0 <= loss_beta < 1.0:
         raise ValueError(f"Invalid loss_beta value: {loss_beta}; it must be at least 0 and below 1")
-    if not isinstance(seed, int):
-        raise ValueError(f"Invalid seed value: {seed!r}; it must be an integer")
+    checks.check_seed(seed)
 
 
 def _refusal(who: str, what: str) -> str:

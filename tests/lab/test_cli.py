@@ -27,6 +27,7 @@ y = (x.sum(1) > 0).long()
 task = Task("mine", lambda: nn.Linear(4, 2), train=(x, y), valid=(x, y), batch_size=10)
 """
 
+QUITS = "import sys\nsys.exit(3)\n"
 BROKEN = """
 import torch
 class Broken(torch.optim.SGD):
@@ -159,18 +160,47 @@ def test_a_folder_that_cannot_be_written_is_exit_code_1(mine: Path, tmp_path: Pa
         (("report", "no/such/folder"), "no/such/folder is not a folder"),
         (("runs", "no/such/folder"), "no/such/folder is not a folder"),
         (("fork", "digits-lr", "--at", 1, "--state", "warm"), "'keep' or 'fresh', got 'warm'"),
+        (("compare", "digits-lr", "--device", "meta"), "the device 'meta' cannot be used here; take cpu"),
+        (("tune", "digits-lr", "--device", "meta"), "the device 'meta' cannot be used here; take cpu"),
+        (("compare", "digits-lr", "-o", "adam:lr=None"), "'adam:lr=None': lr must be a number, not None"),
+        (("compare", "digits-lr", "-o", "os.path.join"), "'os.path.join' made no optimizer (TypeError: "),
+        (("compare", "digits-lr", "-o", "quits.py:Mine"), "quits.py could not be imported (SystemExit: 3)"),
+        (("compare", "quits.py"), "quits.py could not be imported (SystemExit: 3)"),
+        (("compare", "."), ". is a folder; give a Python file with a Task in it"),
+        (("compare", "notes.txt"), "notes.txt is not a .py file; give a Python file with a Task in it"),
+        (("tune", "digits-lr", "--out", "notes.txt"), "notes.txt cannot be used (File exists); give another path"),
+        *(
+            ((command, "digits-lr", *more, "--report", place), message)
+            for command, more in (("compare", ()), ("fork", ("--at", 0)), ("tune", ()))
+            for place, message in (
+                ("folder/", "folder is a folder, and the report is a file; name one, such as folder/report.html"),
+                ("notes.txt/r.html", "notes.txt is a file, not a folder; name another place"),
+                ("/proc/r.html", "the report /proc/r.html cannot be written: /proc takes no file"),
+            )
+        ),
     ],
 )
 def test_mistakes_are_one_sentence_and_exit_code_2(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[object, ...], message: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "quits.py").write_text(QUITS)
+    (tmp_path / "notes.txt").write_text("not Python")
+    (tmp_path / "folder").mkdir()
     done = surefoot(*arguments)
     assert done.exit_code == 2
     assert message in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
     assert "Traceback" not in done.output
     assert not (tmp_path / "runs").exists()  # no run folder of a run that could never be
+
+
+def test_an_empty_out_is_not_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = surefoot("compare", "digits-lr", "--seeds", 1, "--epochs", 1, "--out", "")
+    assert done.exit_code == 2
+    assert "'--out': it is empty; name a folder, such as runs" in " ".join(done.stderr.split())
+    assert not list(tmp_path.iterdir())
 
 
 def test_report_writes_prints_and_checks(mine: Path, tmp_path: Path) -> None:

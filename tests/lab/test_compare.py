@@ -139,6 +139,14 @@ def test_a_diverged_run_is_a_result_and_the_others_go_on(tiny_task: MakeTask, tm
         ({"seeds": None}, "seeds must be .*, got None"),
         ({"lr": "x"}, "lr must be a finite number, got 'x'"),
         ({"lr": float("nan")}, "lr must be a finite number, got nan"),
+        ({"lr": torch.ones(2)}, r"lr must be a finite number, got a tensor of shape \(2,\)"),
+        ({"lr": 10**400}, "lr must be a finite number, got 1000"),
+        ({"device": None}, "device must be a name such as 'cpu' or 'cuda', got None"),
+        ({"device": "abacus"}, "the device 'abacus' cannot be used here; take cpu"),
+        ({"device": "abacus", "executor": in_workers}, "the device 'abacus' cannot be used here; take cpu"),
+        ({"device": torch.device("meta")}, "the device 'meta' cannot be used here; take cpu"),
+        ({"progress": "yes"}, "progress must be True, False or a function that makes the display, got 'yes'"),
+        ({"out": ""}, "out must be the folder for the runs, such as 'runs', got ''"),
         ({"out": None}, "out must be the folder for the runs, such as 'runs', got None"),
         ({"task": 5}, "a task is a name such as .* or a surefoot.lab.Task, not 5"),
         ({"task": None}, "a task is a name such as .* or a surefoot.lab.Task, not None"),
@@ -153,6 +161,50 @@ def test_impossible_wishes_are_refused_before_any_work(
     with pytest.raises(ValueError, match=message):
         compare(optimizers=["sgd"], **arguments)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_device_is_recorded_by_its_name() -> None:
+    setups = [prepare("digits-lr", ["adam"], seeds=1, epochs=1, device=one) for one in ("cpu", torch.device("cpu"))]
+    first, second = (setup.config(setup.contestants[0], 0, 1) for setup in setups)
+    assert first["device"] == second["device"] == "cpu"
+    assert first["key"] == second["key"]
+
+
+FACTORIES = """
+import torch
+
+def slow(params, lr=0.1):
+    return torch.optim.SGD(params, lr=lr)
+
+def forgetful(params):
+    torch.optim.SGD(params)
+
+def picky(params):
+    raise KeyError("no such layer")
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("forgetful", "forgetful' made no optimizer but a NoneType; give an optimizer class, or a function"),
+        ("picky", r"picky' made no optimizer \(KeyError: 'no such layer'\); give an optimizer class, or a function"),
+    ],
+)
+def test_a_function_may_make_the_optimizer_but_must(
+    tiny_task: MakeTask, tmp_path: Path, name: str, message: str
+) -> None:
+    path, out = tmp_path / "factories.py", tmp_path / "out"
+    path.write_text(FACTORIES)
+    with pytest.raises(ValueError, match=message):
+        compare(tiny_task(), ["sgd", f"{path}:{name}"], seeds=1, epochs=1, out=out, progress=False)
+    assert not out.exists()
+    found = compare(tiny_task(), ["sgd", f"{path}:slow"], seeds=1, epochs=1, lr=0.5, out=out, progress=False)
+    assert found.ok
+    assert [row["valid_loss"] for row in found.runs[0].epochs] == [row["valid_loss"] for row in found.runs[1].epochs]
+    before = torch.random.get_rng_state()
+    prepare(tiny_task(), [f"{path}:slow"], seeds=1, epochs=1)
+    assert torch.equal(torch.random.get_rng_state(), before)
 
 
 def test_weight_decay_is_the_papers_on_its_tasks_only(tiny_task: MakeTask) -> None:

@@ -37,6 +37,18 @@ def weights() -> list[torch.nn.Parameter]:
         ("torch.optim:AdamW", "AdamW", torch.optim.AdamW, {}),
         ("torch.optim:AdamW:lr=1", "AdamW lr=1", torch.optim.AdamW, {"lr": 1}),
         (" adam:lr=-0.5 ", "Adam lr=-0.5", torch.optim.Adam, {"lr": -0.5}),
+        (
+            "adam:amsgrad=false,maximize=No,capturable=OFF,foreach=none",
+            "Adam amsgrad=False maximize=False capturable=False foreach=None",
+            torch.optim.Adam,
+            {"amsgrad": False, "maximize": False, "capturable": False, "foreach": None},
+        ),
+        (
+            "adams:amsgrad=true,maximize=YES,reference=on,weighting='no'",
+            "AdamS amsgrad=True maximize=True reference=True weighting=no",
+            surefoot.AdamS,
+            {"amsgrad": True, "maximize": True, "reference": True, "weighting": "no"},
+        ),
     ],
 )
 def test_specs_are_read(spec: str, label: str, cls: type, kwargs: dict | None) -> None:
@@ -65,11 +77,41 @@ def test_specs_are_read(spec: str, label: str, cls: type, kwargs: dict | None) -
         ("adam:lr=abc", "'adam:lr=abc': lr must be a finite number, not abc"),
         ("adam:lr=nan", "'adam:lr=nan': lr must be a finite number, not nan"),
         ("adam:lr=1e400", "'adam:lr=1e400': lr must be a finite number, not inf"),
+        ("adam:lr=yes", "'adam:lr=yes': lr must be a finite number, not True"),
+        ("math.sqrt", "'math.sqrt' is not an optimizer class but"),
+        ("mine.py", "'mine.py' is a file and not yet an optimizer; name the class in it, like 'mine.py:MyClass'"),
+        ("gone.py:Mine", "cannot import the optimizer 'gone.py:Mine': there is no file "),
+        ("..Adam", "'.' is not the name of a module"),
     ],
 )
 def test_what_cannot_be_read_is_told(spec: str, message: str) -> None:
     with pytest.raises(ValueError, match=message.replace("(", r"\(")):
         Contestant.parse(spec)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("def (:", "SyntaxError: "),
+        ("undefined_thing", "NameError: name 'undefined_thing' is not defined"),
+        ("import sys; sys.exit(3)", "SystemExit: 3"),
+    ],
+)
+def test_a_file_that_cannot_be_imported_is_told_and_mended(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "bad.py"
+    path.write_text(text)
+    before = set(sys.modules)
+    with pytest.raises(ValueError, match=rf"cannot import the optimizer '.*bad.py:Mine': .*\({message}"):
+        Contestant.parse(f"{path}:Mine")
+    assert not [name for name in set(sys.modules) - before if name.startswith("surefoot_contestant")]
+    path.write_text("import torch\nclass Mine(torch.optim.SGD):\n    pass\n")
+    assert Contestant.parse(f"{path}:Mine").cls.__name__ == "Mine"
+
+
+def test_no_number_is_refused_where_a_class_needs_one() -> None:
+    with pytest.raises(ValueError, match="'adam:lr=None': lr must be a number, not None; write it like lr=1e-3"):
+        Contestant.parse("adam:lr=None").check(lr=1e-3)
+    Contestant.parse("adams:eta=none").check(lr=1e-3)  # the rule's own
 
 
 def test_every_surefoot_optimizer_has_its_short_name() -> None:

@@ -9,6 +9,7 @@ import math
 import os
 import re
 import shutil
+import statistics
 import subprocess
 
 import pytest
@@ -148,6 +149,31 @@ def test_the_page_draws_and_its_switches_work(visit, lively, tmp_path):
     assert first.evaluate(SHOWN) == 1
     curves.get_by_role("button", name="all", exact=True).click()
     assert first.evaluate(SHOWN) == 6
+
+
+PLACE = """(el, [name, i]) => {
+  const trace = el.data.find(t => t.name === name && t.mode === 'lines');
+  const { left, top } = el.getBoundingClientRect(), { xaxis, yaxis } = el._fullLayout;
+  return [left + xaxis._offset + xaxis.d2p(trace.x[i]), top + yaxis._offset + yaxis.d2p(trace.y[i])];
+}"""
+
+
+def test_a_curve_under_the_mouse_tells_its_numbers(visit, lively, tmp_path):
+    page = visit(write_report(lively, tmp_path / "report.html"))
+    canvas, label = page.locator("#figure-0"), page.locator("#figure-0 .hoverlayer .hovertext")
+    canvas.scroll_into_view_if_needed()
+    assert label.count() == 0
+    for name, epoch in (("AdamCB", 4), ("AdamS eta=0.01", 7)):  # apart from the others there
+        page.mouse.move(*canvas.evaluate(PLACE, [name, epoch - 1]))
+        page.locator("#figure-0 .hoverlayer .hovertext", has_text=f"epoch {epoch}: ").wait_for()
+        values = [one.epochs[epoch - 1]["train_loss"] for one in lively if one.label == name]
+        shown = re.fullmatch(rf"{re.escape(name)}epoch {epoch}: (\S+) ± (\S+) \(n=7\)", label.text_content())
+        assert [float(number) for number in shown.groups()] == pytest.approx(
+            [statistics.fmean(values), statistics.stdev(values)],
+            rel=0.01,  # the page keeps four digits of each seed
+        )
+    page.mouse.move(0, 0)
+    label.wait_for(state="detached")
 
 
 def test_it_fits_a_phone(visit, lively, tmp_path):
@@ -360,6 +386,15 @@ def test_the_page_needs_no_network(field, tmp_path):
     ours = text[:start] + text[end:]
     assert not re.search(r"https?://|src\s*=|@import|url\(", ours)
     assert text.count("plotly.js v") == 1
+
+
+def test_a_place_that_takes_no_file_is_one_sentence(tmp_path):
+    (tmp_path / "afile").write_text("mine")
+    (tmp_path / "folder.html").mkdir()
+    for path in (tmp_path / "afile" / "r.html", tmp_path / "folder.html"):
+        with pytest.raises(OSError, match=rf"^the report {path} cannot be written \(.*\); write it to another place$"):
+            write_page(path, "Nowhere", [])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["afile", "folder.html"]
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")

@@ -92,6 +92,23 @@ def test_dropout_reaches_model_and_settings():
         find_task("mnist-lr", dropout=True)
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"dropout": 0.1}, r"digits-mlp: dropout is on \(True, the paper's 0.5\) or off \(False\), not 0.1"),
+        ({"dropout": 1}, "dropout is on .* or off .*, not 1; for another rate write a task of your own"),
+        ({"dropout": "no"}, "dropout is on .* or off .*, not 'no'"),
+        ({"batch_size": 1.5}, "batch_size must be a whole number from 1 up, not 1.5"),
+        ({"batch_size": True}, "batch_size must be a whole number from 1 up, not True"),
+        ({"subset": True}, "subset must be a whole number from 1 to 1438, not True"),
+        ({"subset": 10, "subset_seed": "x"}, "subset_seed must be a whole number, not 'x'"),
+    ],
+)
+def test_options_that_mean_nothing(options, message):
+    with pytest.raises(TaskError, match=message):
+        find_task("digits-mlp", **options)
+
+
 @pytest.mark.parametrize("name", ["digits-mlp", "cifar10-cnn"])
 def test_named_tasks_travel_to_other_processes(name):
     task = pickle.loads(pickle.dumps(find_task(name)))
@@ -300,6 +317,9 @@ def needy(must):
 def broken():
     return 1 / 0
 
+def quits():
+    raise SystemExit(3)
+
 def wrong():
     return 5
 
@@ -355,6 +375,7 @@ def test_an_edited_file_is_another_task(task_file):
         (":number", {}, "number in .* is neither a Task nor a function for one but "),
         (":needy", {}, r"cannot be called with no arguments \(missing a required argument: 'must'\)"),
         (":broken", {}, r"failed to make its task \(ZeroDivisionError: division by zero\)"),
+        (":quits", {}, r"failed to make its task \(SystemExit: 3\)"),
         (":wrong", {}, "returned a int, not a surefoot.lab.tasks.Task"),
         (":first", {"dropout": True}, "takes no option dropout"),
         (":wide", {"depth": 2}, "takes no option depth"),
@@ -375,6 +396,13 @@ def test_files_that_cannot_be_used(tmp_path):
     path.write_text("def (:\n")
     with pytest.raises(TaskError, match=r"bad\.py could not be imported \(SyntaxError"):
         find_task(str(path))
+    path.write_text("import sys\nsys.exit('enough')\n")
+    with pytest.raises(TaskError, match=r"bad\.py could not be imported \(SystemExit: enough\)"):
+        find_task(str(path))
+    path.write_text("from surefoot.lab.tasks import TaskError\nraise TaskError('give it data')\n")
+    with pytest.raises(TaskError, match=r"^give it data$"):
+        find_task(str(path))
+    assert not [name for name in sys.modules if name.startswith("surefoot_task_bad")]
     path.write_text("x = 1\n")
     with pytest.raises(TaskError, match="has no Task and no function; say which"):
         find_task(str(path))

@@ -62,6 +62,11 @@ def test_values_that_cannot_be_read(text: str) -> None:
         parse_values("lr", text)
 
 
+def test_words_of_yes_and_no_are_not_texts() -> None:
+    assert parse_values("amsgrad", "no,True") == Grid((False, True))
+    assert parse_values("weighting", "paper,none") == Grid(("paper", None))
+
+
 def test_settings_of_a_range_are_spread_and_rounded() -> None:
     space = Space({"eta": Range(1e-6, 1.0), "lr": Range(1e-4, 1e-2)})
     settings = [space.setting(slot) for slot in range(STARTUP)]

@@ -42,7 +42,7 @@ def compare(
     lr: float = 1e-3,
     weight_decay: float | None = None,
     threads: int = 1,
-    device: str = "cpu",
+    device: str | torch.device = "cpu",
     data_dir: Path | str | None = None,
     purpose: str = "report",
     progress: bool | Callable[[Sequence[RunRequest]], Progress] = True,
@@ -61,6 +61,7 @@ def compare(
         lr: Learning rate of optimizers that do not set their own.
         weight_decay: The same for weight decay; None is 1e-4 (the paper's) on named tasks, else each class's own.
         threads: Threads of each run, part of its key: numbers are reproducible at the same count.
+        device: Where to train, "cpu" or "cuda"; part of the key too.
         purpose: "report", or "tune" for runs that only choose a setting.
         progress: Show progress; or a function that makes the display.
         executor: Where to compute; by default here or in local workers, by `jobs`.
@@ -84,6 +85,7 @@ def compare(
         threads=threads,
         device=device,
         data_dir=data_dir,
+        progress=progress,
         **overrides,
     )
     requests: list[RunRequest] = []
@@ -140,12 +142,13 @@ def prepare(
     lr: float = 1e-3,
     weight_decay: float | None = None,
     threads: int = 1,
-    device: str = "cpu",
+    device: str | torch.device = "cpu",
     data_dir: Path | str | None = None,
+    progress: bool | Callable[[Sequence[RunRequest]], Progress] = True,
     **overrides: Any,
 ) -> Setup:
-    """Read and check what `compare` and `fork` are asked to do; the arguments are theirs."""
-    if not isinstance(out, str | os.PathLike):
+    """Read and check what `compare`, `fork` and `tune` are asked to do; the arguments are theirs."""
+    if not isinstance(out, str | os.PathLike) or not os.fspath(out):
         raise ValueError(f"out must be the folder for the runs, such as 'runs', got {out!r}")
     for name, value in {"epochs": epochs, "jobs": jobs, "threads": threads}.items():
         if not isinstance(value, int) or isinstance(value, bool):
@@ -154,7 +157,11 @@ def prepare(
             raise ValueError(f"{name} must be at least 1, got {value}")
     for name, rate in {"lr": lr, "weight_decay": weight_decay}.items():
         if rate is not None and not _is_number(rate):
-            raise ValueError(f"{name} must be a finite number, got {rate!r}")
+            given = f"a tensor of shape {tuple(rate.shape)}" if isinstance(rate, torch.Tensor) else repr(rate)
+            raise ValueError(f"{name} must be a finite number, got {given}")
+    if not isinstance(progress, bool) and not callable(progress):
+        raise ValueError(f"progress must be True, False or a function that makes the display, got {progress!r}")
+    device = _device_name(device)
     contestants, numbers = parse_all(optimizers), seed_numbers(seeds)
     source = task_source(task, data_dir, overrides)
     if weight_decay is None and source.spec in NAMED:
@@ -162,18 +169,59 @@ def prepare(
     defaults = {"lr": lr, "weight_decay": weight_decay}
     for one in contestants:
         one.check(**defaults)
-    return Setup(source, source.load(), contestants, numbers, defaults, threads, device)
+    setup = Setup(source, source.load(), contestants, numbers, defaults, threads, device)
+    _check_factories(setup)
+    return setup
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, Real | torch.Tensor) and not isinstance(value, bool) and math.isfinite(float(value))
-
-
-def _check_device(device: str) -> None:
+    if isinstance(value, bool) or not isinstance(value, Real | torch.Tensor):
+        return False
     try:
-        torch.zeros(1, device=device)
+        return math.isfinite(float(value))
+    except (RuntimeError, ValueError, OverflowError):  # several numbers, or one beyond all floats
+        return False
+
+
+def _check_factories(setup: Setup) -> None:
+    """Refuse functions that make no optimizer; only the task's own parameters can tell, so classes are spared this."""
+    factories = [one for one in setup.contestants if not isinstance(one.cls, type)]
+    if not factories:
+        return
+    _ = setup.code  # taken before the model is made: the task's functions may change what they keep
+    with torch.random.fork_rng(devices=[]):
+        try:
+            params = list(setup.task.fresh_model().parameters())
+        except Exception:  # the runs tell it, with the trace
+            return
+        for one in factories:
+            one.check_factory(params, **setup.defaults)
+
+
+def _device_name(device: str | torch.device) -> str:
+    """A device as runs record it: as it was written."""
+    if isinstance(device, torch.device):
+        return str(device)
+    if not isinstance(device, str):
+        raise ValueError(f"device must be a name such as 'cpu' or 'cuda', got {device!r}")
+    try:
+        torch.device(device)
+    except RuntimeError as error:
+        raise _unusable(device, error) from error
+    return device
+
+
+def check_device(device: str) -> None:
+    """Refuse a device that this machine lacks, or that holds no numbers."""
+    try:
+        torch.zeros(1, device=device).item()
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise ValueError(f"the device {device!r} cannot be used here; take cpu ({error})") from error
+        raise _unusable(device, error) from error
+
+
+def _unusable(device: str, error: Exception) -> ValueError:
+    why = str(error).partition("\n")[0]
+    return ValueError(f"the device {device!r} cannot be used here; take cpu ({why})")
 
 
 def compute(
@@ -185,7 +233,7 @@ def compute(
 ) -> dict[int, str]:
     """Compute the requests that are not done yet; returns what went wrong, by index of the request."""
     if executor is None:  # a cluster may have what this machine lacks
-        _check_device(setup.device)
+        check_device(setup.device)
     failures: dict[int, str] = {}
     display = make_progress(requests, show=progress) if isinstance(progress, bool) else progress(requests)
 

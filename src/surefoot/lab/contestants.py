@@ -5,13 +5,9 @@ from __future__ import annotations
 import ast
 import difflib
 import hashlib
-import importlib
-import importlib.util
 import inspect
 import math
-import os
 import re
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -21,11 +17,16 @@ from typing import Any
 
 import torch
 
+from surefoot.lab.user_code import FAULTS, CodeError, import_module, load_file, told
+
 # A name, a dotted path, or "module:Class" / "file.py:Class"; options follow after a colon.
 _SPEC = re.compile(r"(?P<path>[^:=]+(?::[A-Za-z_][\w.]*(?=$|:))?)(?::(?P<options>.*))?", re.DOTALL)
 _SCHEDULES = ("cosine",)
 #: Options that are numbers in every optimizer that has them.
 _NUMBERS = ("lr", "weight_decay", "eta", "momentum", "eps")
+#: Words that are no texts: as one, "no" would count as true.
+_WORDS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False, "none": None}
+_WANTED = "give an optimizer class, or a function that makes an optimizer of a model's parameters"
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class Contestant:
 
         Args:
             spec: the name is short (`adams`, `adamw`), a dotted path, `module:Class` or `file.py:Class`; values
-                are Python literals, bare words are strings.
+                are Python literals, bare words are strings, save for true/false, yes/no, on/off and none.
         """
         match = _SPEC.fullmatch(spec.strip())
         if match is None:
@@ -128,10 +129,27 @@ class Contestant:
         """
         if self.class_path.partition(".")[0] not in ("torch", "surefoot"):
             return
+        for name, value in self.kwargs.items():
+            if value is None and name in _NUMBERS and self._needs(name):
+                raise ValueError(f"{self.spec!r}: {name} must be a number, not None; write it like {name}=1e-3")
         try:
             self.cls([torch.nn.Parameter(torch.zeros(2, 2))], **self.resolve(**defaults))
         except (TypeError, ValueError, RuntimeError) as error:
             raise ValueError(f"{self.spec!r}: {error}") from error
+
+    def check_factory(self, params: Iterable[Any], **defaults: Any) -> None:
+        """Refuse a function that makes no optimizer of these parameters."""
+        try:
+            made = self.cls(params, **self.resolve(seed=0, **defaults))
+        except FAULTS as error:
+            raise ValueError(f"{self.spec!r} made no optimizer ({told(error)}); {_WANTED}") from error
+        if not hasattr(made, "step"):
+            raise ValueError(f"{self.spec!r} made no optimizer but a {type(made).__name__}; {_WANTED}")
+
+    def _needs(self, name: str) -> bool:
+        """Whether an option has a default other than None."""
+        own = inspect.signature(self.cls).parameters.get(name)
+        return own is not None and own.default is not None
 
     def code(self) -> str:
         """Digest of the class's source file, '' for torch and surefoot: an edited optimizer is another one."""
@@ -194,20 +212,20 @@ def load_class(path: str) -> type[torch.optim.Optimizer]:
         close = difflib.get_close_matches(path.lower(), _short_names(), n=3)
         hint = f"did you mean {' or '.join(close)}?" if close else "give a torch or surefoot name or an import path"
         raise ValueError(f"unknown optimizer {path!r}; {hint}")
-    if os.getcwd() not in sys.path:  # console scripts, unlike `python -m`, do not look here
-        sys.path.append(os.getcwd())
+    if not colon and path.endswith(".py"):
+        raise ValueError(f"{path!r} is a file and not yet an optimizer; name the class in it, like '{path}:MyClass'")
     try:
-        module = _load_file(module_name) if module_name.endswith(".py") else importlib.import_module(module_name)
+        module = _load_file(module_name) if module_name.endswith(".py") else import_module(module_name)
         found: Any = module
         for part in name.split("."):
             found = getattr(found, part)
-    except (ImportError, AttributeError, OSError) as error:
+    except (CodeError, ImportError, AttributeError) as error:
         if colon and module_name.lower() in _short_names():  # adams:eta
             raise ValueError(
                 f"cannot read the options of {path!r}; give {name} a value, like '{module_name}:{name}=1e-4'"
             ) from error
         raise ValueError(f"cannot import the optimizer {path!r}: {error}") from error
-    if not callable(found) or (isinstance(found, type) and not hasattr(found, "step")):
+    if not callable(found) or inspect.isbuiltin(found) or (isinstance(found, type) and not hasattr(found, "step")):
         raise ValueError(f"{path!r} is not an optimizer class but {found!r}")
     return found
 
@@ -272,14 +290,7 @@ def _short_names() -> dict[str, str]:
 
 @cache
 def _load_file(path: str) -> Any:
-    name = "surefoot_contestant_" + hashlib.sha256(str(Path(path).resolve()).encode()).hexdigest()[:8]
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise ImportError(f"{path} is not a Python file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
+    return load_file(Path(path), "surefoot_contestant")  # once: a class loaded twice would be two classes
 
 
 def accepted_options(cls: Any) -> set[str]:
@@ -316,13 +327,22 @@ def _parse_options(text: str, spec: str) -> dict[str, Any]:
 def _check_number(name: str, value: Any, spec: str) -> None:
     """Refuse a learning rate that is a word, and numbers that are none: torch tells neither with its value."""
     nothing = isinstance(value, float) and not math.isfinite(value)
-    word = name in _NUMBERS and isinstance(value, str)
+    word = name in _NUMBERS and isinstance(value, str | bool)
     if nothing or word or (isinstance(value, str) and value.lower() in ("nan", "inf")):
         raise ValueError(f"{spec!r}: {name} must be a finite number, not {value}; write it like {name}=1e-3")
 
 
 def _literal(node: ast.expr) -> Any:
-    return node.id if isinstance(node, ast.Name) else ast.literal_eval(node)
+    return word_value(node.id) if isinstance(node, ast.Name) else ast.literal_eval(node)
+
+
+def word_value(word: str) -> Any:
+    """What a bare word means as a value.
+
+    >>> word_value("no"), word_value("True"), word_value("paper")
+    (False, True, 'paper')
+    """
+    return _WORDS.get(word.lower(), word)
 
 
 def _short(value: Any) -> str:

@@ -66,7 +66,7 @@ def fork(
         raise ValueError(f"state must be 'keep' or 'fresh', got {state!r}")
     if at < 0:
         raise ValueError(f"the fork must be at epoch 0 or later, got {at}")
-    setup = prepare(task, optimizers, out=out, seeds=seeds, epochs=epochs, jobs=jobs, **options)
+    setup = prepare(task, optimizers, out=out, seeds=seeds, epochs=epochs, jobs=jobs, progress=progress, **options)
     base = setup.contestants[0]
     if base.schedule:
         raise ValueError(f"the baseline {base.spec!r} has a schedule that ends at the fork; leave the schedule out")

@@ -137,8 +137,10 @@ class Task:
             seed: None takes the first ones of each class; a number draws them at random, always the same.
         """
         whole = len(self.train[0])
-        if not isinstance(size, int) or not 1 <= size <= whole:
+        if not isinstance(size, int) or isinstance(size, bool) or not 1 <= size <= whole:
             raise TaskError(f"subset must be a whole number from 1 to {whole}, not {size!r}")
+        if seed is not None and (not isinstance(seed, int) or isinstance(seed, bool)):
+            raise TaskError(f"subset_seed must be a whole number, not {seed!r}; leave it out for the first examples")
         chosen = inputs.choose_subset(self.train[1], size, seed)
         settings = {**self.settings, "subset": size} | ({} if seed is None else {"subset_seed": seed})
         return dataclasses.replace(self, train=(self.train[0][chosen], self.train[1][chosen]), settings=settings)
@@ -256,6 +258,11 @@ def named_task(
     {'dropout': True}
     """
     recipe = NAMED[name]
+    if not isinstance(dropout, bool):
+        raise TaskError(
+            f"{name}: dropout is on (True, the paper's 0.5) or off (False), not {dropout!r}; "
+            "for another rate write a task of your own"
+        )
     if dropout and not recipe.dropout:
         raise TaskError(f"{name} has no hidden layer to drop out of; leave dropout out")
     loaded = data.load(recipe.data, data_dir)

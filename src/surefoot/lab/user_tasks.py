@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import importlib
 import inspect
 import os
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
@@ -15,6 +13,7 @@ from typing import Any
 
 from surefoot.lab.download import DataError
 from surefoot.lab.tasks import Task, TaskError
+from surefoot.lab.user_code import FAULTS, CodeError, import_module, load_file, told
 
 
 def user_task(spec: str, data_dir: str | os.PathLike[str] | None, overrides: Mapping[str, Any]) -> Task:
@@ -48,36 +47,26 @@ def user_task(spec: str, data_dir: str | os.PathLike[str] | None, overrides: Map
 
 
 def _load_file(path: Path) -> ModuleType:
-    path = path.expanduser().resolve()
-    if not path.is_file():
-        raise TaskError(f"there is no file {path}; give the path of a Python file with a Task in it")
-    # The file's neighbours are importable, as when it is run as a script; last, so that they hide nothing.
-    if str(path.parent) not in sys.path:
-        sys.path.append(str(path.parent))
-    name = f"surefoot_task_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
-    module = ModuleType(name)
-    module.__file__ = str(path)
-    sys.modules[name] = module  # dataclasses and pickle look their own module up there
     try:
-        # Not through an import: its bytecode cache can miss an edit made within the same second.
-        exec(compile(path.read_bytes(), str(path), "exec"), module.__dict__)
-    except Exception as error:
-        del sys.modules[name]
-        if isinstance(error, TaskError | DataError):  # a sentence for the user already
-            raise
-        raise TaskError(f"{path} could not be imported ({type(error).__name__}: {error})") from error
-    return module
+        return load_file(path, f"surefoot_task_{path.stem}")
+    except CodeError as error:
+        if isinstance(error.__cause__, TaskError | DataError):  # a sentence for the user already
+            raise error.__cause__ from None
+        advice = "" if error.__cause__ else "; give the path of a Python file with a Task in it"
+        raise TaskError(f"{error}{advice}") from error
 
 
 def _import(place: str, spec: str) -> ModuleType:
-    if os.getcwd() not in sys.path:  # console scripts, unlike `python -m`, do not look here
-        sys.path.append(os.getcwd())
-    try:
-        return importlib.import_module(place)
-    except Exception as error:
+    if not place or place.startswith(".") or os.sep in place or Path(place).is_file():  # meant as a path
+        what = "a folder" if os.path.isdir(place) else "not a .py file"
         raise TaskError(
-            f"{spec}: the module {place} could not be imported ({type(error).__name__}: {error})"
-        ) from error
+            f"{place or spec} is {what}; give a Python file with a Task in it (my_task.py) "
+            "or an import path (package.module:name)"
+        )
+    try:
+        return import_module(place)
+    except CodeError as error:
+        raise TaskError(f"{spec}: {error}") from error
 
 
 def _pick(module: ModuleType, name: str, place: str) -> Any:
@@ -125,8 +114,8 @@ def _call(function: Any, spec: str, arguments: Mapping[str, Any]) -> Task:
         task = function(**arguments)
     except (TaskError, DataError):
         raise
-    except Exception as error:
-        raise TaskError(f"{spec} failed to make its task ({type(error).__name__}: {error})") from error
+    except FAULTS as error:
+        raise TaskError(f"{spec} failed to make its task ({told(error)})") from error
     if not isinstance(task, Task):
         raise TaskError(f"{spec} returned a {type(task).__name__}, not a surefoot.lab.tasks.Task")
     return task

@@ -7,6 +7,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
@@ -105,13 +106,17 @@ def write_page(
 def write_html(path: Path | str, text: str) -> Path:
     """Write a finished page."""
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         part.write_text(text, encoding="utf-8")
         os.replace(part, path)
+    except OSError as error:
+        why = error.strerror or error
+        raise type(error)(f"the report {path} cannot be written ({why}); write it to another place") from error
     finally:
-        part.unlink(missing_ok=True)
+        with suppress(OSError):  # a place that takes no file gives none back
+            part.unlink(missing_ok=True)
     return path
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from surefoot._extras import require
-from surefoot.lab.compare import Setup, prepare
+from surefoot.lab.compare import Setup, check_device, prepare
 from surefoot.lab.config import identity
 from surefoot.lab.contestants import Contestant, accepted_options
 from surefoot.lab.executors import Executor
@@ -48,7 +48,7 @@ def tune(
     jobs: int = 1,
     weight_decay: float | None = None,
     threads: int = 1,
-    device: str = "cpu",
+    device: str | torch.device = "cpu",
     data_dir: Path | str | None = None,
     progress: bool = True,
     executor: Executor | None = None,
@@ -84,6 +84,7 @@ def tune(
     setup = prepare(
         task,
         optimizers,
+        out=out,
         seeds=numbers,
         epochs=epochs,
         jobs=jobs,
@@ -91,9 +92,12 @@ def tune(
         threads=threads,
         device=device,
         data_dir=data_dir,
+        progress=progress,
         **overrides,
     )
-    out = Path(out)
+    out, device = Path(out), setup.device
+    if executor is None:  # a cluster may have what this machine lacks
+        check_device(device)
     _check_metric(setup, metric)
     _check_seeds(setup, out)
     plans, notes = make_plans(setup, space, trials, epochs, metric, prune)

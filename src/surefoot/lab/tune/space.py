@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from surefoot._extras import require
+from surefoot.lab.contestants import word_value
 
 #: So many first settings of a range cover it evenly (Sobol points); the sampler learns from them.
 STARTUP = 10
@@ -114,7 +115,7 @@ def _value(text: str) -> Any:
     try:
         value = ast.literal_eval(text.strip())
     except (ValueError, SyntaxError):
-        return text.strip()  # a bare word, such as paper or cosine
+        return word_value(text.strip())  # such as paper, or no
     return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
