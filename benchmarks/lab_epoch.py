@@ -1,12 +1,12 @@
 """A lab epoch against a bare PyTorch loop and against the usual pipeline, and two workers against one: ratios.
 
-    python benchmarks/lab_epoch.py [--quick] [--tasks lr,mlp] [--parts loops,pipeline] [--threads 2] [--save]
+    python benchmarks/lab_epoch.py [--quick] [--tasks lr,mlp] [--parts loops,pipeline] [--save]
 
 With SUREFOOT_DATA set the data are MNIST and CIFAR-10, else random images of the same shapes; of CIFAR-10 an epoch has
 3200 of the training images and validates on all 10 000. Everything a run does is timed: building the model, training,
 validating, writing metrics and the checkpoint; starting a process and loading the data are not. The lab's runs are
-those of the command `surefoot compare`. One thread per process, as the lab has it by default; with ``--threads`` so
-many for all of them, such as torch takes by itself in a tutorial's loop.
+those of the command `surefoot compare`, with one thread, as it has by default, and so is the bare loop. The usual
+pipeline has as many threads as torch takes by itself, one for each core, and once more only one.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from surefoot.lab import data, find_task
 
 HERE = Path(__file__).parent
 BASELINE = "bare loop, Adam fused"
+USUAL = "usual pipeline"
 Measured = dict[str, dict[str, float]]
 
 #: By model: the named task, the data set, and how many training images an epoch has (None: all).
@@ -80,7 +81,6 @@ def in_lab(task: str, optimizer: str, epochs: int, jobs: int = 1, seeds: int = 1
     """The command, in a folder of its own so that nothing is found done; the seconds from first to last write."""
     with tempfile.TemporaryDirectory() as out:
         options = {"seeds": seeds, "epochs": epochs, "jobs": jobs, "weight-decay": 1e-4, "out": out}
-        options["threads"] = torch.get_num_threads()
         options |= {"subset": subset} if subset else {}
         words = [f"--{name}={value}" for name, value in options.items()]
         command = [Path(sys.executable).with_name("surefoot"), "compare", task, "-o", optimizer, "--quiet", *words]
@@ -110,16 +110,25 @@ def compare_loops(model: str, quick: bool, rounds: int) -> Measured:
 
 
 def compare_pipeline(model: str, quick: bool, rounds: int) -> Measured:
-    """Seconds of the usual pipeline, in units of the lab."""
+    """Seconds of the usual pipeline, in units of the lab: as people run it, with torch's own threads, and with one."""
     task, raw = load(model, quick)
-    epochs = epochs_of(model, quick)
+    epochs = min(3, epochs_of(model, quick))
+
+    def with_threads(number: int) -> float:
+        torch.set_num_threads(number)
+        try:
+            return timed(lambda: usual(task, raw, model == "cnn", epochs))()
+        finally:
+            torch.set_num_threads(1)
+
     return interleave(
         {
             "lab, Adam": lambda: in_lab(spec_of(model), "adam", epochs, subset=size_of(model, quick)),
-            "usual pipeline": timed(lambda: usual(task, raw, model == "cnn", epochs)),
+            USUAL: lambda: with_threads(os.cpu_count() or 1),
+            f"{USUAL}, one thread": lambda: with_threads(1),
         },
         rounds,
-        warm_up=False,  # both start processes of their own
+        warm_up=False,  # all start processes of their own
     )
 
 
@@ -151,30 +160,26 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="small subsets, few rounds: shows that it works")
     parser.add_argument("--tasks", default="lr,mlp,cnn", help="some of lr, mlp, cnn")
     parser.add_argument("--parts", default=",".join(PARTS), help="some of them; the workers need two idle cores")
-    parser.add_argument("--threads", type=int, default=1, help="of every process; with more than 1 no workers")
     parser.add_argument("--rounds", type=int, help="of the loops, and half as many of the others; default 6, quick 2")
-    parser.add_argument(
-        "--save", action="store_true", help="write benchmarks/results/lab_epoch.{json,md}, or lab_epoch_N_threads"
-    )
+    parser.add_argument("--save", action="store_true", help="write benchmarks/results/lab_epoch.{json,md}")
     args = parser.parse_args()
     tasks, parts = args.tasks.split(","), args.parts.split(",")
     for given, known in ((tasks, TASKS), (parts, PARTS)):
         if not set(given) <= set(known):
             parser.error(f"unknown word in {','.join(given)!r}; take some of {', '.join(known)}")
-    torch.set_num_threads(args.threads)
-    os.environ["OMP_NUM_THREADS"] = str(args.threads)
-    name = "lab_epoch" if args.threads == 1 else f"lab_epoch_{args.threads}_threads"
+    torch.set_num_threads(1)
+    os.environ["OMP_NUM_THREADS"] = "1"
     rounds = args.rounds or (2 if args.quick else 6)
     facts = conditions() | {"data": "MNIST, CIFAR-10" if os.environ.get("SUREFOOT_DATA") else "random images"}
-    measured = {part: {} for part in PARTS} | (saved(name, facts) if args.save else {})
+    measured = {part: {} for part in PARTS} | (saved("lab_epoch", facts) if args.save else {})
     for model in tasks:
         for part in parts:
-            if part == "workers" and (model == "cnn" or args.threads > 1):
+            if part == "workers" and model == "cnn":
                 continue
             print(f"measuring {part} on {model} ...", flush=True)
             measured[part][model] = PARTS[part](model, args.quick, rounds if part == "loops" else -(-rounds // 2))
             if args.save:  # it takes long: what is measured is kept
-                save(name, facts, measured, tables(measured, facts))
+                save("lab_epoch", facts, measured, tables(measured, facts))
     print(f"\n{tables(measured, facts)}")
 
 
@@ -201,7 +206,7 @@ def tables(measured: dict[str, dict[str, Measured]], facts: dict[str, Any]) -> s
         [
             *part("loops", f"Time of a run / time of the {BASELINE}", names),
             *([f"1.00 is: {unit}."] if loops else []),
-            *part("pipeline", "Time of the usual pipeline / time of the lab", ["usual pipeline"]),
+            *part("pipeline", f"Time of the {USUAL} / time of the lab", [USUAL, f"{USUAL}, one thread"]),
             *part(
                 "workers",
                 "Throughput of two workers / one, from the start of the first run to the end of the last",
