@@ -8,6 +8,7 @@ import io
 import json
 import os
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -254,6 +255,14 @@ def test_a_direction_told_later_holds_for_the_runs_that_are_there(tiny_task: Mak
     for found in (told, Results.read(tmp_path)):
         [row] = found.table(metrics=["valid_f1"]).rows
         assert row.higher_is_better
+
+
+def test_a_model_that_exits_fails_its_own_run(tiny_task: MakeTask, tmp_path: Path) -> None:
+    def leave() -> torch.nn.Module:
+        sys.exit(3)
+
+    found = compare(dataclasses.replace(tiny_task(), model=leave), ["sgd"], epochs=1, out=tmp_path, progress=False)
+    assert set(found.failures.values()) == {"SystemExit: 3"}
 
 
 def test_code_that_the_key_cannot_try_is_told_by_its_runs(tiny_task: MakeTask, tmp_path: Path) -> None:

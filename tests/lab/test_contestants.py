@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import linecache
 import sys
 import types
@@ -206,6 +207,11 @@ def test_a_file_of_ones_own_is_a_contestant_and_editing_it_makes_another(tmp_pat
 def test_third_party_optimizers_are_contestants() -> None:
     one = Contestant.parse("schedulefree.AdamWScheduleFree:warmup_steps=5")
     assert one.build(weights(), lr=0.5, weight_decay=1e-4).param_groups[0]["warmup_steps"] == 5
+
+
+def test_a_partial_has_no_name_to_show() -> None:
+    with pytest.raises(ValueError, match="has no name to show in the results; give its class"):
+        Contestant.create("mine", functools.partial(torch.optim.SGD, lr=0.1))  # type: ignore[arg-type]
 
 
 def test_a_class_can_be_given_in_code() -> None:

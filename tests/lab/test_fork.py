@@ -116,10 +116,17 @@ def test_who_can_inherit_from_whom(base: str, heir: str, expected: bool) -> None
     assert inherits(Contestant.parse(base), Contestant.parse(heir)) is expected
 
 
+def test_what_a_function_makes_inherits_nothing() -> None:
+    made = Contestant.create("mine", lambda params, **options: torch.optim.Adam(params, **options))  # type: ignore[arg-type]
+    assert not inherits(Contestant.parse("adam"), made)
+
+
 def test_impossible_forks_are_refused(tiny_task: MakeTask, tmp_path: Path) -> None:
     task = tiny_task()
     with pytest.raises(ValueError, match="epoch 0 or later, got -1"):
         fork(task, ["adam"], at=-1, out=tmp_path)
+    with pytest.raises(ValueError, match="epoch 0 or later, got 'x'"):
+        fork(task, ["adam"], at="x", out=tmp_path)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="'keep' or 'fresh', got 'warm'"):
         fork(task, ["adam"], at=1, out=tmp_path, state="warm")
     with pytest.raises(ValueError, match="has a schedule"):

@@ -192,7 +192,7 @@ def _check_factories(setup: Setup) -> None:
     with torch.random.fork_rng(devices=[]):
         try:
             params = list(setup.task.fresh_model().parameters())
-        except Exception:  # the runs tell it, with the trace
+        except (Exception, SystemExit):  # the runs tell it, with the trace
             return
         for one in factories:
             one.check_factory(params, **setup.defaults)

@@ -77,10 +77,10 @@ class Contestant:
         if schedule is not None and schedule not in _SCHEDULES:
             raise ValueError(f"unknown schedule {schedule!r}; choose {' or '.join(_SCHEDULES)}, or leave it out")
         given = None if isinstance(class_path, str) else class_path
-        if isinstance(class_path, str):
-            found = load_class(class_path)
-        else:
-            found, class_path = class_path, _path_of(class_path)
+        found = load_class(class_path) if isinstance(class_path, str) else class_path
+        if not hasattr(found, "__name__"):  # functools.partial
+            raise ValueError(f"{found!r} has no name to show in the results; give its class, and options with it")
+        class_path = class_path if isinstance(class_path, str) else _path_of(found)
         shown = {**options, "schedule": schedule} if schedule else options
         label = label or " ".join([found.__name__, *(f"{name}={_short(value)}" for name, value in shown.items())])
         return cls(label, class_path, options, spec or label, schedule, given)

@@ -92,7 +92,7 @@ def execute(request: RunRequest, task: Task, report: Report, *, wait: bool = Tru
         last = Event("waiting", request.index, message=str(error))
     except StoreError as error:
         last = Event("failed", request.index, message=str(error), fatal=error.fatal)
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # sys.exit in a user's model ends its run, not the comparison
         last = Event("failed", request.index, message=f"{type(error).__name__}: {error}")
     report(last)
     return last

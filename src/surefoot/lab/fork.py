@@ -64,8 +64,8 @@ def fork(
     """
     if state not in ("keep", "fresh"):
         raise ValueError(f"state must be 'keep' or 'fresh', got {state!r}")
-    if at < 0:
-        raise ValueError(f"the fork must be at epoch 0 or later, got {at}")
+    if not isinstance(at, int) or isinstance(at, bool) or at < 0:
+        raise ValueError(f"the fork must be at epoch 0 or later, got {at!r}")
     setup = prepare(task, optimizers, out=out, seeds=seeds, epochs=epochs, jobs=jobs, progress=progress, **options)
     base = setup.contestants[0]
     if base.schedule:
@@ -105,6 +105,8 @@ def inherits(base: Contestant, heir: Contestant) -> bool:
     from surefoot.named import LossAwareAdam
     from surefoot.optimizer import LossAware
 
+    if not (isinstance(base.cls, type) and isinstance(heir.cls, type)):
+        return False  # a function that makes an optimizer does not tell which
     if issubclass(heir.cls, LossAware):
         if issubclass(base.cls, LossAware):
             return type(base.cls.engine) is type(heir.cls.engine)

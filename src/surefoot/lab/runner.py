@@ -71,7 +71,7 @@ def run(
                 _compute(trainer, folder, config, log, done, on_epoch, jobs)
         except (KeyboardInterrupt, StoreError, Busy):
             raise
-        except Exception:
+        except (Exception, SystemExit):
             write_atomic(folder / "error.txt", traceback.format_exc().encode())
             raise
         finally:

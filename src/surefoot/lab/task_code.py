@@ -47,16 +47,20 @@ def _probe(task: Task) -> list[str]:
     return [one if one == other else "none" for one, other in zip(first, second)]
 
 
+#: Whatever a user's code may end with; the runs tell it.
+_ANY = (Exception, SystemExit)
+
+
 def _probe_once(task: Task) -> tuple[str, str]:
     weights = loss = "none"
     with _seeded(), torch.no_grad():
         try:
             model = task.fresh_model().cpu().eval()
-        except Exception:
+        except _ANY:
             return weights, loss
-        with suppress(Exception):
+        with suppress(*_ANY):
             weights = described(model, _rounded)
-        with suppress(Exception):
+        with suppress(*_ANY):
             inputs, targets = (part[:4].clone().cpu() for part in task.train)
             if task.prepare is not None:
                 inputs = task.prepare(inputs, torch.Generator().manual_seed(0))
