@@ -106,6 +106,13 @@ def test_the_ablation_is_drawn_at_the_longest_training_that_enough_pieces_have(e
     assert [list(line.x) for line in after.rows[0][0].lines] == [list(line.x) for line in before.rows[0][0].lines]
 
 
+def test_runs_on_their_way_are_no_result_of_the_ablation(every_run: list[Run]) -> None:
+    for run in every_run:
+        if run.config["task"]["settings"].get("subset"):
+            run.config["epochs"] += 1
+    assert "ablation-cnn" in gallery(Replication(every_run), {}).missing
+
+
 def test_published_points_stand_on_the_curves_that_reach_them(lr_runs: list[Run]) -> None:
     picture = next(one for one in gallery(Replication(lr_runs), {}).pictures if one.name == "lr-128")
     marks = [line for line in picture.rows[0][0].lines if line.marks]

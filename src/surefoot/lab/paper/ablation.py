@@ -195,8 +195,8 @@ def pieces_run(runs: Sequence[Run], one: Configuration) -> dict[str, list[Run]]:
 
 
 def rates_run(runs: Sequence[Run], one: Configuration) -> dict[str, dict[float, list[Run]]]:
-    """The runs of the CNN's ablation, by contestant and learning rate."""
-    own = [run for run in runs if _is_on(run, one, IMAGES)]
+    """The ended runs of the CNN's ablation, by contestant and learning rate."""
+    own = [run for run in runs if _is_on(run, one, IMAGES) and run.finished]
     found: dict[str, dict[float, list[Run]]] = {}
     for name, piece in cnn_pieces(one).items():
         for lr in RATES:
