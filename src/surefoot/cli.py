@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import sys
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,6 +12,7 @@ try:
 except ModuleNotFoundError:  # the core needs torch alone
     sys.exit("the surefoot command needs the lab's packages; install them with: pip install 'surefoot[lab]'")
 
+from surefoot.cli_errors import clear_errors, report_file
 from surefoot.cli_options import (
     Address,
     BatchSize,
@@ -95,7 +92,7 @@ def compare(
     Run the same command again after an interruption: nothing is lost and nothing is done twice.
     """
     with clear_errors():
-        path = _file(report, out / "report.html")
+        path = report_file(report, out / "report.html")
         from surefoot.lab.compare import DEMO_OPTIMIZERS
         from surefoot.lab.compare import compare as run_comparison
 
@@ -149,7 +146,7 @@ def fork(
 ) -> None:
     """Let every optimizer continue from the same weights over the same batches: where in training do they differ?"""
     with clear_errors():
-        path = _file(report, out / "report.html")
+        path = report_file(report, out / "report.html")
         from surefoot.lab.compare import DEMO_OPTIMIZERS
         from surefoot.lab.fork import fork as run_fork
 
@@ -218,7 +215,7 @@ def tune(
     The same command goes on after an interruption; started again meanwhile, also elsewhere, it is one more worker.
     """
     with clear_errors():
-        path = _file(report, out / "tune.html")
+        path = report_file(report, out / "tune.html")
         from surefoot.lab.tune import tune as run_search
         from surefoot.lab.tune.space import DEFAULT_SPACE, read_options
 
@@ -279,7 +276,7 @@ def report(
         if format is not None:
             typer.echo(found.to(format.value))
         if output is not None or not (check or format):
-            typer.echo(f"report: {found.report(_file(output, Path('report.html')))}")
+            typer.echo(f"report: {found.report(report_file(output, Path('report.html')))}")
         if check:
             findings = found.check()
             for finding in findings:
@@ -361,24 +358,6 @@ def paper(
             raise typer.Exit(1)
 
 
-@contextmanager
-def clear_errors() -> Iterator[None]:
-    """Print what went wrong as one sentence; after Ctrl-C say how to go on."""
-    try:
-        yield
-    except typer.Exit:  # a RuntimeError, too
-        raise
-    except KeyboardInterrupt:
-        command = shlex.join(["surefoot", *sys.argv[1:]])
-        typer.echo(f"\ninterrupted; everything so far is kept. Go on with: {command}", err=True)
-        raise typer.Exit(130) from None
-    except (ValueError, ImportError, OSError, RuntimeError) as error:
-        if os.environ.get("SUREFOOT_DEBUG"):
-            raise
-        typer.echo(f"error: {_sentence(error)}", err=True)
-        raise typer.Exit(2) from None
-
-
 def _executor(place: Place, address: str | None) -> Executor | None:
     if place is Place.local:
         return None
@@ -386,40 +365,6 @@ def _executor(place: Place, address: str | None) -> Executor | None:
 
     executor: Any = executors_ray.make_executor(address)
     return executor
-
-
-def _sentence(error: Exception) -> str:
-    """What went wrong; of the system's own errors without their number."""
-    if isinstance(error, OSError) and error.strerror and error.filename:
-        return f"{error.filename} cannot be used ({error.strerror}); give another path"
-    return str(error)
-
-
-def _file(given: Path | None, default: Path) -> Path:
-    """Where a report goes; refused before hours of training, not after them.
-
-    The default lies in --out, of which the runs tell themselves what is wrong.
-    """
-    path = given or default
-    if path.is_dir():
-        raise ValueError(f"{path} is a folder, and the report is a file; name one, such as {path / 'report.html'}")
-    if given is not None:
-        _check_folder(given)
-    return path
-
-
-def _check_folder(report: Path) -> None:
-    """Refuse a report whose folder cannot be made or takes no file."""
-    folder = next(parent for parent in report.absolute().parents if parent.exists())
-    begin = f"the report {report} cannot be written: {folder}"
-    if not folder.is_dir():
-        raise ValueError(f"{begin} is a file, not a folder; name another place")
-    try:
-        # Tried, not asked: what root may do, and what a file system takes, permissions do not tell.
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise ValueError(f"{begin} takes no file ({error.strerror or error}); name another place") from error
 
 
 def _finish(found: Results, path: Path) -> None:

@@ -30,9 +30,10 @@ _USABLE = operator.itemgetter(2)
 
 
 class Judged(NamedTuple):
-    """A loss on a device, and what is made of it: the statistics, itself, and whether it counts and moves anything."""
+    """What is made of a loss on a device: statistics, weight, the loss itself, whether it counts and moves anything."""
 
     after: Seen
+    weight: Tensor
     loss: Tensor
     heard: Tensor
     usable: Tensor
@@ -78,6 +79,7 @@ class LossAware(TakesLoss):
         except RuntimeError:
             self.param_groups.pop()
             raise
+        self._settings[len(self.param_groups) - 1] = checks.Settings(group)
         if "seen" not in group:
             first = self.param_groups[0]
             turned = bool(first["maximize"]) != bool(group["maximize"])
@@ -240,14 +242,14 @@ class LossAware(TakesLoss):
         safe = torch.where(fine, loss, seen.mean)
         noise = standard_normal_tensor(group["seed"], seen.count, index) if self.rule.uses_noise else 0.0
         after = weigh(self.rule, seen, safe, group["eta"], noise, group["weighting"])
-        usable = fine & checks.is_usable(scalar_on(home, after.weight), group, self, checks.LARGEST_WEIGHT)
-        return Judged(after, safe, fine & checks.is_sane(loss), usable)
+        weight = scalar_on(home, after.weight)
+        usable = fine & checks.is_usable(weight, group, self, checks.LARGEST_WEIGHT)
+        return Judged(after, weight, safe, fine & checks.is_sane(loss), usable)
 
     def _move_on_device(self, group: dict[str, Any], one: Judged, usable: list[Tensor]) -> None:
         """Move the parameters and take the loss in where all groups may; which it is only the device knows."""
         home = one.usable.device
         proceed = functools.reduce(operator.and_, [each.to(home) for each in usable])
-        weight = scalar_on(home, one.after.weight)
         params, grads, steps, lists = self._lists(group, on_device=True)
         compiling = torch.compiler.is_compiling()
         for members in histories.bucket(
@@ -255,7 +257,7 @@ class LossAware(TakesLoss):
         ):
             target = members.params[0].device
             path = checks.choose_path(group, self.engine, members)
-            self.engine.update(members, group, weight.to(target), proceed.to(target), path)
+            self.engine.update(members, group, one.weight.to(target), proceed.to(target), path)
         after = observe(one.after, one.loss, self._loss_beta(group))
         stacked = torch.stack([scalar_on(home, x) for x in after])
         group["seen"].copy_(torch.where(proceed | one.heard, stacked, group["seen"]))

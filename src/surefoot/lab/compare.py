@@ -24,6 +24,7 @@ from surefoot.lab.runner import is_done
 from surefoot.lab.store import Run, StoreError, read_run, write_config
 from surefoot.lab.task_code import task_code
 from surefoot.lab.tasks import NAMED, Task
+from surefoot.lab.user_code import FAULTS
 
 #: The paper's method next to its baseline; what `surefoot compare` shows when nothing is asked for.
 DEMO_OPTIMIZERS = ("adam", "adamucb", "adamcb", "adams")
@@ -192,7 +193,7 @@ def _check_factories(setup: Setup) -> None:
     with torch.random.fork_rng(devices=[]):
         try:
             params = list(setup.task.fresh_model().parameters())
-        except (Exception, SystemExit):  # the runs tell it, with the trace
+        except FAULTS:  # the runs tell it, with the trace
             return
         for one in factories:
             one.check_factory(params, **setup.defaults)

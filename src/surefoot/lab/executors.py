@@ -25,6 +25,7 @@ from surefoot.lab.contestants import Contestant
 from surefoot.lab.runner import run
 from surefoot.lab.store import Busy, StoreError, write_atomic
 from surefoot.lab.tasks import Task, find_task
+from surefoot.lab.user_code import FAULTS
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,7 @@ def execute(request: RunRequest, task: Task, report: Report, *, wait: bool = Tru
         last = Event("waiting", request.index, message=str(error))
     except StoreError as error:
         last = Event("failed", request.index, message=str(error), fatal=error.fatal)
-    except (Exception, SystemExit) as error:  # sys.exit in a user's model ends its run, not the comparison
+    except FAULTS as error:  # sys.exit in a user's model ends its run, not the comparison
         last = Event("failed", request.index, message=f"{type(error).__name__}: {error}")
     report(last)
     return last

@@ -23,6 +23,7 @@ from surefoot.lab.store import (
     write_config,
 )
 from surefoot.lab.trainer import Trainer, pinned_arithmetic
+from surefoot.lab.user_code import FAULTS
 
 if TYPE_CHECKING:
     from surefoot.lab.tasks import Task
@@ -71,7 +72,7 @@ def run(
                 _compute(trainer, folder, config, log, done, on_epoch, jobs)
         except (KeyboardInterrupt, StoreError, Busy):
             raise
-        except (Exception, SystemExit):
+        except FAULTS:
             write_atomic(folder / "error.txt", traceback.format_exc().encode())
             raise
         finally:

@@ -22,6 +22,7 @@ from surefoot.lab import data
 from surefoot.lab.contestants import source_digest
 from surefoot.lab.tasks import Task, is_named
 from surefoot.lab.trainer import pinned_arithmetic
+from surefoot.lab.user_code import FAULTS
 
 
 def task_code(task: Task) -> str:
@@ -47,20 +48,16 @@ def _probe(task: Task) -> list[str]:
     return [one if one == other else "none" for one, other in zip(first, second)]
 
 
-#: Whatever a user's code may end with; the runs tell it.
-_ANY = (Exception, SystemExit)
-
-
 def _probe_once(task: Task) -> tuple[str, str]:
     weights = loss = "none"
     with _seeded(), torch.no_grad():
         try:
             model = task.fresh_model().cpu().eval()
-        except _ANY:
+        except FAULTS:  # the runs tell it
             return weights, loss
-        with suppress(*_ANY):
+        with suppress(*FAULTS):
             weights = described(model, _rounded)
-        with suppress(*_ANY):
+        with suppress(*FAULTS):
             inputs, targets = (part[:4].clone().cpu() for part in task.train)
             if task.prepare is not None:
                 inputs = task.prepare(inputs, torch.Generator().manual_seed(0))
