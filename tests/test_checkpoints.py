@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import io
 from typing import Any
 
 import pytest
@@ -11,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
+from saved import through_a_file
 from surefoot import AdaMaxUCB, AdamCB, AdamS, AdamUCB, LossAware, MomentumS, NAdamUCB
 from surefoot.moments import Seen, blank
 from surefoot.named import OPTIMIZERS
@@ -40,12 +40,9 @@ def train(run: Run, start: int, stop: int) -> list[Tensor]:
     return [p.detach().clone() for p in params]
 
 
-def through_a_file(run: Run) -> dict[str, Any]:
-    buffer = io.BytesIO()
+def saved_by(run: Run) -> dict[str, Any]:
     params, optimizer = run
-    torch.save({"params": [p.detach() for p in params], "optimizer": optimizer.state_dict()}, buffer)
-    buffer.seek(0)
-    return torch.load(buffer, weights_only=True)
+    return through_a_file({"params": [p.detach() for p in params], "optimizer": optimizer.state_dict()})
 
 
 def resumed(run: Run, saved: dict[str, Any]) -> Run:
@@ -73,7 +70,7 @@ def test_killed_and_resumed_goes_on_bit_for_bit(cls: type[LossAware], dtype: tor
         expected = train(through, 0, STEPS)
         killed = fresh(cls, options, dtype)
         train(killed, 0, HALF)
-        saved = through_a_file(killed)
+        saved = saved_by(killed)
         # A new process may even have built the optimizer with other settings: the checkpoint's count.
         run = resumed(fresh(cls, {**options, "lr": 0.5, "eta": 0.9, "seed": 77}, dtype), saved)
         found = train(run, HALF, STEPS)
@@ -96,7 +93,7 @@ def test_the_published_recipe_resumes_too(cls: type[LossAware]) -> None:
     expected = train(fresh(cls, options, torch.float32), 0, STEPS)
     killed = fresh(cls, options, torch.float32)
     train(killed, 0, HALF)
-    found = train(resumed(fresh(cls, options, torch.float32), through_a_file(killed)), HALF, STEPS)
+    found = train(resumed(fresh(cls, options, torch.float32), saved_by(killed)), HALF, STEPS)
     assert all(map(torch.equal, found, expected))
 
 
@@ -106,7 +103,7 @@ def test_a_checkpoint_moves_between_host_and_device(cls: type[LossAware], first:
     expected = train(fresh(cls, {}, torch.float64), 0, STEPS)
     killed = fresh(cls, {"capturable": first}, torch.float64)
     train(killed, 0, HALF)
-    run = resumed(fresh(cls, {}, torch.float64), through_a_file(killed))
+    run = resumed(fresh(cls, {}, torch.float64), saved_by(killed))
     for group in run[1].param_groups:
         group["capturable"] = then
     torch.testing.assert_close(train(run, HALF, STEPS), expected, rtol=1e-12, atol=1e-12)

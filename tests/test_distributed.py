@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -18,18 +17,14 @@ import torch.distributed.checkpoint as dcp
 from torch import nn
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
 
+import distributed_workers as workers
 import surefoot
 
 pytestmark = pytest.mark.skipif(
     not (dist.is_available() and dist.is_gloo_available()), reason="this build of torch has no gloo"
 )
 
-SCRIPT = Path(__file__).with_name("distributed_workers.py")
-spec = importlib.util.spec_from_file_location("distributed_workers", SCRIPT)
-assert spec is not None
-assert spec.loader is not None
-workers = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(workers)
+SCRIPT = workers.__file__
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +37,7 @@ def together(tmp_path_factory: pytest.TempPathFactory) -> Path:
     logs = [folder / f"rank-{rank}.log" for rank in range(workers.WORLD)]
     ranks = []
     for rank, log in enumerate(logs):
-        command = [sys.executable, str(SCRIPT), str(rank), str(folder)]
+        command = [sys.executable, SCRIPT, str(rank), str(folder)]
         with log.open("w") as out:
             ranks.append(subprocess.Popen(command, env=environment, stdout=out, stderr=subprocess.STDOUT))
     try:

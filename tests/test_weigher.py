@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 from typing import Any
 
@@ -13,6 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import surefoot
+from saved import through_a_file
 from surefoot.noise import standard_normal
 from surefoot.weigher import Weigher
 
@@ -246,11 +246,8 @@ def test_resumed_weights_are_bit_for_bit_the_same() -> None:
     for value in (1.0, 3.0, 2.0):
         weight_given(weigher, value)
         weigher.update()
-    buffer = io.BytesIO()
-    torch.save(weigher.state_dict(), buffer)
-    buffer.seek(0)
     resumed = Weigher(rule="s", eta=0.1, seed=5)
-    resumed.load_state_dict(torch.load(buffer, weights_only=True))
+    resumed.load_state_dict(through_a_file(weigher.state_dict()))
     for value in (2.0, 5.0):
         assert weight_given(weigher, value) == weight_given(resumed, value)
         weigher.update()
