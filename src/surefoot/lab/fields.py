@@ -103,7 +103,7 @@ def _entries(groups: list[list[Run]]) -> list[Entry]:
     for label, runs in zip(labels, groups):
         by_seed: dict[int, Run] = {}
         for run in runs:
-            if run.seed not in by_seed or _standing(run) > _standing(by_seed[run.seed]):
+            if run.seed not in by_seed or standing(run) > standing(by_seed[run.seed]):
                 by_seed[run.seed] = run
         chosen = tuple(by_seed[seed] for seed in sorted(by_seed))
         entries.append(Entry(label, runs[0].config.get("optimizer") or {}, chosen))
@@ -115,7 +115,7 @@ def _options(optimizer: Mapping[str, Any]) -> dict[str, str]:
     return {key: f"{key}={value}" for key, value in parts.items()}
 
 
-def _standing(run: Run) -> tuple[int, bool, int]:
+def standing(run: Run) -> tuple[int, bool, int]:
     """Which of two runs of one seed is shown: newer numerics first, then one that ended, then the longer."""
     return run.config.get("numerics", 0), run.finished or run.diverged, len(run.epochs)
 

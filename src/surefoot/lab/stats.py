@@ -167,6 +167,16 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
     return adjusted
 
 
+def holm_levels(p_values: Sequence[float | None]) -> list[float]:
+    """The level that each p-value of a family faces under Holm's correction.
+
+    >>> [round(level, 4) for level in holm_levels([0.01, 0.04, None, 0.03])]
+    [0.0167, 0.05, 0.05, 0.025]
+    """
+    ranked = sorted(p for p in p_values if p is not None)
+    return [LEVEL if p is None else LEVEL / (len(ranked) - ranked.index(p)) for p in p_values]
+
+
 def seeds_needed(
     difference: float, std: float, level: float = LEVEL, power: float = POWER, most: int = MOST_SEEDS
 ) -> int | None:

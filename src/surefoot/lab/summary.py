@@ -202,20 +202,18 @@ def _judge(results: list[tuple[Row, stats.Paired | None, verdicts.Side]]) -> lis
     tested = [result.p_t if result else None for _, result, _ in results]
     adjusted = stats.holm(tested)
     family = sum(p is not None for p in tested)
-    ranked = sorted(p for p in tested if p is not None)
     rows = []
-    for (row, result, side), p_holm in zip(results, adjusted):
+    for (row, result, side), p_holm, level in zip(results, adjusted, stats.holm_levels(tested)):
         if result is None:
             rows.append(row)
             continue
-        rank = ranked.index(result.p_t) if result.p_t is not None else 0
         verdict = verdicts.decide(
             result,
             p_holm,
             contestant=verdicts.Side(row.label, row.runs, row.diverged),
             baseline=side,
             higher_is_better=row.higher_is_better,
-            level=stats.LEVEL / max(1, family - rank),
+            level=level,
             epoch=row.epoch,
         )
         rows.append(

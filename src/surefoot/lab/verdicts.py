@@ -68,6 +68,20 @@ def decide(
     return Verdict(outcome, words)
 
 
+def strength(result: Paired, p_holm: float | None) -> Literal["decided", "leaning", "undecided"]:
+    """What the lab's rule makes of a difference, whichever way it points.
+
+    >>> from surefoot.lab.stats import paired
+    >>> [strength(one, one.p_t) for one in (paired([3.0, 3.1, 2.9]), paired([3.0, 3.1, 2.9] * 2), paired([3.0, -2.0]))]
+    ['leaning', 'decided', 'undecided']
+    """
+    if p_holm is None or p_holm >= LEVEL:
+        return "undecided"
+    if result.n < fewest_seeds():
+        return "leaning"
+    return "decided" if result.p_exact is None or result.p_exact < LEVEL else "undecided"
+
+
 def _words(
     result: Paired, p_holm: float | None, label: str, baseline: str, higher_is_better: bool, level: float
 ) -> tuple[Outcome, str]:
@@ -81,17 +95,19 @@ def _words(
     ahead = (result.difference > 0) == higher_is_better
     winner, loser = (label, baseline) if ahead else (baseline, label)
     amount = f"by {plus_minus(abs(result.difference), result.half_width)} (n={n})"
-    if p_holm < LEVEL:
-        if n < fewest_seeds():
-            missing = fewest_seeds() - n
-            return "leaning", (
-                f"{winner} is ahead of {loser} {amount}, but no claim: the smallest exact paired p "
-                f"of {n} seeds is {smallest_exact_p(n):.2g}; at least {count(missing, 'more seed')} needed"
-            )
-        if result.p_exact is None or result.p_exact < LEVEL:
-            if ahead:
-                return "better", f"{label} beats {baseline} {amount}"
-            return "worse", f"{baseline} is better than {label} {amount}"
+    found = strength(result, p_holm)
+    if found == "leaning":
+        missing = fewest_seeds() - n
+        return "leaning", (
+            f"{winner} is ahead of {loser} {amount}, but no claim: the smallest exact paired p "
+            f"of {n} seeds is {smallest_exact_p(n):.2g}; at least {count(missing, 'more seed')} needed"
+        )
+    if found == "decided":
+        return (
+            ("better", f"{label} beats {baseline} {amount}")
+            if ahead
+            else ("worse", f"{baseline} is better than {label} {amount}")
+        )
     return "undecided", _still_needed(result, level)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import random
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,9 +24,10 @@ from surefoot.lab.paper.ablation import (
     pieces_run,
     rates_run,
 )
+from surefoot.lab.paper.pictures import taken_apart
 from surefoot.lab.paper.published import Configuration
 from surefoot.lab.paper.steps import ratios
-from surefoot.lab.paper.tables import ablation_text
+from surefoot.lab.paper.tables import ablation_text, answers
 from surefoot.lab.store import Run
 from surefoot.lab.tasks import Task
 
@@ -198,12 +200,42 @@ def test_rates_of_the_cnn(paper_run: MakeRun) -> None:
         for (name, lr), value in accuracy.items()
         for seed in range(6)
     ]
-    assert {name: sorted(rates) for name, rates in rates_run(runs, CNN).items()} == {
-        "plain Adam": [5e-4, 1e-3], "std scale alone": [1e-3],
+    longer = piece_run(paper_run, CNN, cnn_pieces(CNN)["plain Adam"].at(2e-3), 0, epochs=7, settings=settings)
+    unended = piece_run(paper_run, CNN, cnn_pieces(CNN)["both: AdamS"].at(1e-3), 0, settings=settings)
+    del unended.epochs[2:]
+    length, found = rates_run([*runs, longer, unended], CNN)
+    assert length == 3  # what most runs have; the longer run was there at that time too
+    assert {name: sorted(rates) for name, rates in found.items()} == {
+        "plain Adam": [5e-4, 1e-3, 2e-3], "std scale alone": [1e-3],
     }  # fmt: skip
     text = ablation_text(runs)
     assert "std scale alone, lr 0.001 beats plain Adam, lr 0.001 by 5.2" in text
     assert "plain Adam, lr 0.0005 is better than std scale alone, lr 0.001 by 3.09" in text
+
+
+def test_seeds_still_needed_are_counted_at_the_level_of_the_family(paper_run: MakeRun) -> None:
+    steps = {"plain Adam": [0] * 6, "std scale alone": [-1, 2, 3, -1, 4, 2], "scaled eps alone": [1, -1] * 3}
+    entries = {
+        name: [
+            piece_run(paper_run, MLP, pieces(MLP)[name], seed, epochs=12, final=0.02 + 1e-4 * step)
+            for seed, step in enumerate(own)
+        ]
+        for name, own in steps.items()
+    }
+    pairs = [("std scale alone", "plain Adam"), ("scaled eps alone", "plain Adam")]
+    alone, among = (answers(entries, family, "train_loss", 12)[0] for family in (pairs[:1], pairs))
+    needed = [int(re.findall(r"about (\d+) more", words)[0]) for words in (alone, among)]
+    assert needed[0] < needed[1]
+
+
+def test_the_picture_is_of_the_length_that_most_pieces_have(paper_run: MakeRun) -> None:
+    names = list(pieces(MLP))[:6]
+    runs = [piece_run(paper_run, MLP, pieces(MLP)[name], 0, epochs=12) for name in names]
+    ahead = [piece_run(paper_run, MLP, pieces(MLP)[name], 1, epochs=17) for name in names[:4]]  # on their way to 45
+    picture = taken_apart([*runs, *ahead], MLP)
+    assert picture is not None
+    assert "12 epochs" in picture.title
+    assert len(picture.rows[0][0].lines) == 6
 
 
 def test_nothing_to_tell() -> None:

@@ -70,7 +70,18 @@ def test_accuracy_is_in_percent_and_diverged_runs_have_no_value(paper_run: MakeR
     found = Replication(runs)
     assert found.values(LR, "Adam", "val_acc", 3) == {1: pytest.approx(90.0)}
     assert found.values(LR, "Adam", "val_acc", 20) == {}
-    assert (found.lost(LR, "Adam", 2), found.lost(LR, "Adam", 3)) == (0, 1)
+    assert (found.lost(LR, "Adam", 2), found.lost(LR, "Adam", 3)) == (set(), {0})
+
+
+def test_a_cell_with_a_diverged_run_differs_however_close_the_others_are(paper_run: MakeRun) -> None:
+    theirs = find(LR, "Adam", 3).values["train_loss"].mean
+    close = [paper_run(LR, seed=seed, final=theirs) for seed in range(2)]
+    lost = paper_run(LR, seed=2, diverged=True)
+    verdicts = [
+        next(cell.verdict for cell in cells(Replication(runs)) if cell.row == find(LR, "Adam", 3))
+        for runs in (close, [*close, lost])
+    ]
+    assert verdicts == ["matches", "differs"]
 
 
 def test_pooled_difference_by_hand() -> None:

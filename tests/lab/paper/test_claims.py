@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from surefoot.lab.paper.cells import Replication
-from surefoot.lab.paper.claims import CNN, CNN_16, CNN_DROPOUT, LR, MLP, claims, judge_all
+from surefoot.lab.paper.claims import CNN, CNN_16, CNN_DROPOUT, LR, MLP, MLP_16, claims, judge_all
 from surefoot.lab.paper.contrasts import judge
 from surefoot.lab.store import Run
 
@@ -18,6 +18,7 @@ BY_TITLE = {claim.title: claim for claim in claims()}
 BEST_ON_LR = BY_TITLE["Adam is the best on logistic regression"]
 RATIO = BY_TITLE["AdamS has half of Adam's training loss at epoch 20 and a third at epoch 45 on the MLP"]
 SIX = BY_TITLE["The improvement on the CNN at epoch 3 is about 6% of validation accuracy"]
+SAME = BY_TITLE["AdamS and Adam are about the same on the MLP in batches of 16"]
 BATCH = BY_TITLE["On CIFAR-10 the gains are larger at batch size 16"]
 DROPOUT = BY_TITLE["AdamS without dropout is better than Adam with it"]
 
@@ -71,8 +72,28 @@ def test_verdict(paper_run: MakeRun, worse: float, seeds: int, word: str, line: 
 
 def test_epochs_that_were_not_reached_are_told(paper_run: MakeRun) -> None:
     verdict = judge(BEST_ON_LR, Replication(lr_runs(paper_run, 0.01, 8, epochs=3)))
+    assert verdict.word == "replicated so far"
+    assert verdict.sentence.startswith("Of 7 lines: 3 replicated, 4 not run.")
+
+
+def test_lines_that_the_papers_own_tables_do_not_bear_out_are_shown_and_do_not_count(paper_run: MakeRun) -> None:
+    assert [line.in_the_tables for line in BEST_ON_LR.lines] == [True] * 6 + [False, True, False]  # ties at epoch 45
+    assert sum(line.in_the_tables for line in BATCH.lines) == 3
+    runs = lr_runs(paper_run, 0.01, 8)
+    runs = [run for run in runs if run.label != "AdamS" or len(run.epochs) < 45]
+    turned = {45: -0.01, 20: 0.01}
+    for seed in range(8):
+        run = paper_run(LR, "AdamS", seed, epochs=45, final=0.25)
+        adam = next(one for one in runs if one.label == "Adam" and one.seed == seed)
+        for row, base in zip(run.epochs, adam.epochs):
+            row["train_loss"] = base["train_loss"] + turned.get(row["epoch"], 0.01) + wobble(300 + seed, 1e-4)
+        runs.append(run)
+    verdict = judge(BEST_ON_LR, Replication(runs))
+    assert (verdict.lines[-1].verdict, verdict.lines[-1].theirs) == ("contradicted", "+0.000 (does not count)")
     assert verdict.word == "replicated"
-    assert verdict.sentence == "Of 9 lines: 3 replicated, 6 not run."
+    assert verdict.sentence == (
+        "Of 7 lines: 7 replicated. 2 more lines do not count: the paper's own tables do not bear them out."
+    )
 
 
 def test_a_mixture_is_contradicted_in_part(paper_run: MakeRun) -> None:
@@ -89,13 +110,15 @@ def test_pairs_left_by_a_divergence_decide_nothing(paper_run: MakeRun) -> None:
     assert verdict.word == "undecided"
     assert {one.verdict for one in verdict.lines if "AdamS" in one.line.statement} == {"undecided"}
     assert "n=7, 1 diverged" in verdict.lines[2].ours
+    unpaired = [*lr_runs(paper_run, 0.01, 8), paper_run(LR, "Adam", 99, epochs=2, diverged=True)]
+    assert judge(BEST_ON_LR, Replication(unpaired)).word == "replicated"  # a seed that no variant has is in no pair
     gone = [paper_run(LR, "AdamS", seed, epochs=2, diverged=True) for seed in range(3)]
     alone = judge(BEST_ON_LR, Replication([*lr_runs(paper_run, 0.01, 3)[:3], *gone]))
     assert alone.lines[2].ours == "no pair (n=0, 3 diverged)"
 
 
 @pytest.mark.parametrize(
-    ("ratio", "verdict"), [(0.47, "replicated"), (0.9, "contradicted"), (1.2, "contradicted"), (0.2, "replicated")]
+    ("ratio", "verdict"), [(0.47, "replicated"), (0.9, "contradicted"), (1.2, "contradicted"), (0.2, "contradicted")]
 )
 def test_ratio(paper_run: MakeRun, ratio: float, verdict: str) -> None:
     runs = [
@@ -109,23 +132,39 @@ def test_ratio(paper_run: MakeRun, ratio: float, verdict: str) -> None:
     assert first.theirs == "0.47"
 
 
-@pytest.mark.parametrize(("gain", "verdict"), [(6.2, "replicated"), (2.0, "contradicted"), (0.1, "contradicted")])
-def test_about_six_percent(paper_run: MakeRun, gain: float, verdict: str) -> None:
+@pytest.mark.parametrize(
+    ("gain", "noise", "seeds", "verdict"),
+    [
+        (6.2, 0.005, 8, "replicated"),
+        (2.0, 0.005, 8, "contradicted"),
+        (0.1, 0.005, 8, "contradicted"),
+        (20.0, 0.005, 8, "contradicted"),
+        (6.0, 0.03, 8, "undecided"),  # the interval reaches beyond the band
+        (3.0, 0.2, 8, "undecided"),
+        (6.0, 0.001, 3, "leans towards"),
+        (2.0, 0.001, 3, "leans against"),
+        (6.0, 0.001, 1, "undecided"),
+    ],
+)
+def test_about_six_percent(paper_run: MakeRun, gain: float, noise: float, seeds: int, verdict: str) -> None:
     runs = [
-        paper_run(CNN, name, seed, accuracy=0.62 + more + wobble(100 + 10 * k + seed, 0.005))
+        paper_run(CNN, name, seed, accuracy=0.62 + more + wobble(100 + 10 * k + seed, noise))
         for k, (name, more) in enumerate({"Adam": 0.0, "AdamS": gain / 100}.items())
-        for seed in range(8)
+        for seed in range(seeds)
     ]
     assert judge(SIX, Replication(runs)).lines[0].verdict == verdict
 
 
-def test_amount_with_an_interval_that_reaches_zero_is_undecided(paper_run: MakeRun) -> None:
-    runs = [
-        paper_run(CNN, name, seed, accuracy=0.62 + more + wobble(100 + 10 * k + seed, 0.2))
-        for k, (name, more) in enumerate({"Adam": 0.0, "AdamS": 0.03}.items())
-        for seed in range(8)
-    ]
-    assert judge(SIX, Replication(runs)).lines[0].verdict == "undecided"
+def test_about_the_same_is_an_amount_too(paper_run: MakeRun) -> None:
+    found = {}
+    for apart in (0.0, 2.0):
+        runs = [
+            paper_run(MLP_16, name, seed, accuracy=0.96 + more / 100 + wobble(100 + 10 * k + seed, 0.001))
+            for k, (name, more) in enumerate({"Adam": 0.0, "AdamS": apart}.items())
+            for seed in range(8)
+        ]
+        found[apart] = judge(SAME, Replication(runs)).lines[0].verdict
+    assert found == {0.0: "replicated", 2.0: "contradicted"}
 
 
 def test_contrasts_across_configurations_pair_the_seeds(paper_run: MakeRun) -> None:

@@ -10,14 +10,13 @@ import pytest
 
 from surefoot.lab.paper.ablation import cnn_pieces, pieces
 from surefoot.lab.paper.archive import read_archive
-from surefoot.lab.paper.cells import Replication, cells_csv
+from surefoot.lab.paper.cells import Replication
 from surefoot.lab.paper.drawing import PALETTE, draw
-from surefoot.lab.paper.export import export, notes_on
+from surefoot.lab.paper.export import export, texts
 from surefoot.lab.paper.pages import filled, page_parts
 from surefoot.lab.paper.panels import Picture, curve
 from surefoot.lab.paper.pictures import gallery
 from surefoot.lab.paper.published import OPTIMIZERS, configurations
-from surefoot.lab.paper.scorecard import scorecard
 from surefoot.lab.paper.sections import paper_sections
 from surefoot.lab.paper.steps import NAME, read_steps, record, write_steps
 from surefoot.lab.store import Run
@@ -217,5 +216,5 @@ def test_the_page_says_what_the_committed_runs_say() -> None:
     text = page.read_text(encoding="utf-8")
     assert text.count("<!-- begin: ") == text.count("<!-- end: ") > 10
     assert filled(text, page_parts(replication, drawn, results / "figures", page)) == text
-    assert (results / "scorecard.md").read_text(encoding="utf-8") == scorecard(replication, notes_on(drawn))
-    assert (results / "cells.csv").read_text(encoding="utf-8") == cells_csv(replication)
+    written = texts(replication, drawn)
+    assert {name: (results / name).read_text(encoding="utf-8") for name in written} == written

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -17,6 +18,7 @@ import torch
 from torch.optim.optimizer import ParamsT
 
 from surefoot.lab.compare import PAPER_WEIGHT_DECAY
+from surefoot.lab.fields import standing
 from surefoot.lab.paper.published import Configuration, eta_of
 from surefoot.lab.store import Run
 from surefoot.moments import Seen, observe
@@ -194,22 +196,24 @@ def pieces_run(runs: Sequence[Run], one: Configuration) -> dict[str, list[Run]]:
     return {name: seeds for name, seeds in found.items() if seeds}
 
 
-def rates_run(runs: Sequence[Run], one: Configuration) -> dict[str, dict[float, list[Run]]]:
-    """The ended runs of the CNN's ablation, by contestant and learning rate."""
-    own = [run for run in runs if _is_on(run, one, IMAGES) and run.finished]
+def rates_run(runs: Sequence[Run], one: Configuration) -> tuple[int, dict[str, dict[float, list[Run]]]]:
+    """The CNN's ablation: the length that most of its ended runs have, and those runs by contestant and rate."""
+    own = [run for run in runs if _is_on(run, one, IMAGES) and (run.finished or run.diverged)]
+    lengths = Counter(run.config["epochs"] for run in own)
+    length = max(lengths, key=lambda epochs: (lengths[epochs], epochs), default=0)
     found: dict[str, dict[float, list[Run]]] = {}
     for name, piece in cnn_pieces(one).items():
         for lr in RATES:
-            seeds = _one_per_seed([run for run in own if piece.at(lr).made(run)])
+            seeds = at_horizon(_one_per_seed([run for run in own if piece.at(lr).made(run)]), length)
             if seeds:
                 found.setdefault(name, {})[lr] = seeds
-    return found
+    return length, found
 
 
 def _one_per_seed(runs: Sequence[Run]) -> list[Run]:
-    """Of two runs of one seed (and length, with a schedule) the newer numbers count, then the longer run."""
+    """The run of each seed (and length, with a schedule) that counts."""
     found: dict[tuple[int, int], Run] = {}
-    for run in sorted(runs, key=lambda run: (run.config.get("numerics", 0), len(run.epochs))):
+    for run in sorted(runs, key=standing):
         length = run.config["epochs"] if run.config["optimizer"].get("schedule") else 0
         found[length, run.seed] = run
     return [found[place] for place in sorted(found)]

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from surefoot._extras import require
 from surefoot.lab.compare import PAPER_WEIGHT_DECAY
-from surefoot.lab.fields import fields_of, value_at
+from surefoot.lab.fields import fields_of, standing, value_at
 from surefoot.lab.paper.published import (
     METRICS,
     OPTIMIZERS,
@@ -76,8 +76,7 @@ class Replication:
             place = place_of(run.config)
             if place is not None:
                 seeds = self.places.setdefault(place, {})
-                # Of two runs of one seed the newer numbers count, then the longer run.
-                if run.seed not in seeds or _standing(run) > _standing(seeds[run.seed]):
+                if run.seed not in seeds or standing(run) > standing(seeds[run.seed]):
                     seeds[run.seed] = run
 
     def of(self, configuration: Configuration, optimizer: str, variant: str = "default") -> dict[int, Run]:
@@ -96,14 +95,14 @@ class Replication:
         seen = {seed: value_at(run, name, epoch) for seed, run in self.of(configuration, optimizer, variant).items()}
         return {seed: unit * value for seed, value in sorted(seen.items()) if value is not None}
 
-    def lost(self, configuration: Configuration, optimizer: str, epoch: int, variant: str = "default") -> int:
-        """How many runs diverged by an epoch."""
-        runs = self.of(configuration, optimizer, variant).values()
-        return sum(run.diverged and run.epochs[-1]["epoch"] <= epoch for run in runs)
+    def reached(self, configuration: Configuration, optimizer: str, epoch: int, variant: str = "default") -> set[int]:
+        """The seeds that have results after an epoch."""
+        return set(self.values(configuration, optimizer, "train_loss", epoch, variant))
 
-
-def _standing(run: Run) -> tuple[int, int]:
-    return run.config.get("numerics", 0), len(run.epochs)
+    def lost(self, configuration: Configuration, optimizer: str, epoch: int, variant: str = "default") -> set[int]:
+        """The seeds that diverged by an epoch."""
+        runs = self.of(configuration, optimizer, variant)
+        return {seed for seed, run in runs.items() if run.diverged and run.epochs[-1]["epoch"] <= epoch}
 
 
 @dataclass(frozen=True)
@@ -135,12 +134,14 @@ def cells(replication: Replication) -> list[Cell]:
 
 def _cell(replication: Replication, row: Row, metric: str, variant: str) -> Cell:
     seen = replication.values(row.configuration, row.optimizer, metric, row.epoch, variant)
-    ours, lost = mean_std(list(seen.values())), replication.lost(row.configuration, row.optimizer, row.epoch, variant)
+    ours = mean_std(list(seen.values()))
+    lost = len(replication.lost(row.configuration, row.optimizer, row.epoch, variant))
     if not ours.n:
-        # Every run diverged: that was run, and it is not what was published.
         return Cell(row, metric, variant, ours, lost, None, "differs" if lost else "not run")
     difference, limit = pooled_difference(ours, row.values[metric])
-    return Cell(row, metric, variant, ours, lost, difference, "matches" if abs(difference) <= limit else "differs")
+    # What is left after a divergence may be close; a run that diverged is not what was published.
+    verdict = "matches" if abs(difference) <= limit and not lost else "differs"
+    return Cell(row, metric, variant, ours, lost, difference, verdict)
 
 
 def pooled_difference(ours: MeanStd, theirs: Value) -> tuple[float, float]:
@@ -198,13 +199,13 @@ def _text(value: float | None, digits: int = 6) -> str:
 
 
 def curves_csv(runs: Sequence[Run]) -> str:
-    """The mean over seeds after every epoch, for everything that was run: one line per contestant and epoch."""
+    """The mean over seeds after every epoch, for every run that ended: one line per contestant and epoch."""
     out = io.StringIO()
     head = ["task", "batch_size", "dropout", "subset", "optimizer", "epochs", "epoch", "n"]
     head += [name for metric in METRICS for name in (metric, f"{metric}_std")]
     writer = csv.DictWriter(out, head, lineterminator="\n")
     writer.writeheader()
-    for group in by_contestant(runs):
+    for group in by_contestant([run for run in runs if run.finished or run.diverged]):
         config = group[0].config
         settings = config["task"]["settings"]
         line = {"task": group[0].task, "batch_size": config["task"]["batch_size"], "optimizer": group[0].label}

@@ -1,8 +1,9 @@
 """How a claim is decided by our own paired runs.
 
 A line is a contrast: a sum of results after an epoch, such as `AdamS - Adam`, taken seed by seed. What the paper's
-tables say about the same contrast stands beside it. A line is decided by the lab's rule (Holm over the lines of a
-claim, and an exact paired test that agrees), which fewer than six seeds can never pass: they lean, at most.
+tables say about the same contrast stands beside it; a line that they do not bear out themselves is shown, and does not
+count. A line is decided by the lab's rule (Holm over the lines of a claim, and an exact paired test that agrees), which
+fewer than six seeds can never pass: they lean, at most.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from surefoot.lab.paper.cells import Replication
-from surefoot.lab.paper.published import Configuration, find
-from surefoot.lab.stats import LEVEL, Paired, fewest_seeds, holm, paired, smallest_exact_p
-from surefoot.lab.verdicts import count, plus_minus
+from surefoot.lab.paper.published import QUANTUM, Configuration, find
+from surefoot.lab.stats import Paired, fewest_seeds, holm, paired, smallest_exact_p
+from surefoot.lab.verdicts import count, plus_minus, strength
 
 
 class Term(NamedTuple):
@@ -35,15 +36,15 @@ class Term(NamedTuple):
 class Line:
     """A contrast that a claim wants above zero (`wanted` 1) or below (-1).
 
-    With a `band` the amount matters: the interval must reach into it. With `ratio` the contrast is one of logarithms,
-    so that its exponential is a ratio, and so is the band.
+    With a `band` the amount is what is claimed: the contrast must lie inside, and `wanted` does not matter. With
+    `ratio` the contrast is one of logarithms, so that its exponential is a ratio, and so is the band.
     """
 
     statement: str
     metric: str
     epoch: int
     terms: tuple[Term, ...]
-    wanted: int
+    wanted: int = 0
     band: tuple[float, float] | None = None
     ratio: bool = False
 
@@ -59,10 +60,11 @@ class Line:
         }
 
     def lost(self, replication: Replication, variant: str = "default") -> int:
-        """How many runs diverged that a contrast needs."""
-        return sum(
-            replication.lost(one.configuration, one.optimizer, self.epoch, one.recipe(variant)) for one in self.terms
-        )
+        """How many seeds that all terms have lost one of their runs, which diverged."""
+        places = [(one.configuration, one.optimizer, self.epoch, one.recipe(variant)) for one in self.terms]
+        gone = [replication.lost(*place) for place in places]
+        had = [replication.reached(*place) | lost for place, lost in zip(places, gone)]
+        return sum(any(seed in lost for lost in gone) for seed in set.intersection(*had))
 
     @property
     def wish(self) -> str:
@@ -81,6 +83,21 @@ class Line:
             one.sign * self._scale(find(one.configuration, one.optimizer, self.epoch).values[self.metric].mean)
             for one in self.terms
         )
+
+    @property
+    def edges(self) -> tuple[float, float]:
+        """Between what the contrast must lie, in its own scale."""
+        if self.band is not None:
+            low, high = sorted(self.band)
+            return self._scale(low), self._scale(high)
+        return (0.0, math.inf) if self.wanted > 0 else (-math.inf, 0.0)
+
+    @property
+    def in_the_tables(self) -> bool:
+        """Whether the published means bear the claim out; a difference of nothing but rounding does not."""
+        low, high = self.edges
+        least = 0.0 if self.band is not None else QUANTUM / 2
+        return low + least <= self.published() <= high - least
 
     def _scale(self, value: float) -> float:
         return math.log(max(value, 1e-300)) if self.ratio else value
@@ -120,7 +137,8 @@ class Judged:
     @property
     def theirs(self) -> str:
         value = self.line.published()
-        return f"{math.exp(value):.2f}" if self.line.ratio else f"{value:+.3f}"
+        told = f"{math.exp(value):.2f}" if self.line.ratio else f"{value:+.3f}"
+        return told if self.line.in_the_tables else f"{told} (does not count)"
 
 
 @dataclass(frozen=True)
@@ -134,52 +152,55 @@ class Verdict:
 
 
 def judge(claim: Claim, replication: Replication, variant: str = "default") -> Verdict:
-    """The verdict on a claim: replicated, contradicted (in part), undecided, or not run."""
-    results = [paired(list(line.ours(replication, variant).values())) for line in claim.lines]
+    """The verdict on a claim: replicated (so far), contradicted (in part), undecided, or not run."""
+    seen = [list(line.ours(replication, variant).values()) for line in claim.lines]
+    results = [paired(values) for values in seen]
     adjusted = holm([result.p_t for result in results])
-    judged = tuple(
-        Judged(line, result, lost, _decide(line, result, p, lost))
-        for line, result, p in zip(claim.lines, results, adjusted)
-        for lost in [line.lost(replication, variant)]
-    )
-    return Verdict(claim, *_summary(judged), judged)
+    judged = []
+    for line, values, result, p_holm in zip(claim.lines, seen, results, adjusted):
+        lost = line.lost(replication, variant)
+        if lost or result.p_t is None:
+            # The pairs that are left after a divergence were chosen by it: they decide nothing.
+            verdict = "undecided" if lost or result.n else "not run"
+        elif line.band is not None:
+            verdict = _amount(line, values, len(claim.lines))
+        else:
+            verdict = _verdict(strength(result, p_holm), (result.difference > 0) == (line.wanted > 0))
+        judged.append(Judged(line, result, lost, verdict))
+    return Verdict(claim, *_summary(judged), tuple(judged))
 
 
-def _decide(line: Line, result: Paired, p_holm: float | None, lost: int) -> str:
-    if not result.n and not lost:
-        return "not run"
-    # The pairs that are left after a divergence were chosen by it: they decide nothing.
-    if result.p_t is None or p_holm is None or lost:
-        return "undecided"
-    if line.band is not None:
-        supports = _in_band(line, result)
-    else:
-        exact = result.n < fewest_seeds() or result.p_exact is None or result.p_exact < LEVEL
-        supports = (result.difference > 0) == (line.wanted > 0) if p_holm < LEVEL and exact else None
-    if supports is None:
-        return "undecided"
-    if result.n < fewest_seeds():
+def _verdict(found: str, supports: bool) -> str:
+    if found == "decided":
+        return "replicated" if supports else "contradicted"
+    if found == "leaning":
         return "leans towards" if supports else "leans against"
-    return "replicated" if supports else "contradicted"
+    return "undecided"
 
 
-def _in_band(line: Line, result: Paired) -> bool | None:
-    """Whether the interval reaches the claimed amount (or beyond); None while it also reaches no effect at all."""
-    assert line.band is not None
-    band = sorted(line.wanted * (math.log(edge) if line.ratio else edge) for edge in line.band)
-    low, high = sorted((line.wanted * result.low, line.wanted * result.high))
-    if high < band[0]:
-        return False
-    return True if low > 0 else None
+def _amount(line: Line, values: Sequence[float], family: int) -> str:
+    """Whether the contrast lies inside its band or outside, decided at both edges as a difference from nothing is."""
+    low, high = line.edges
+    sides = []
+    for edge in (low, high):
+        result = paired([value - edge for value in values])
+        p = None if result.p_t is None else min(1.0, family * result.p_t)  # Bonferroni over the lines of the claim
+        sides.append((strength(result, p), result.difference > 0))
+    (at_low, above_low), (at_high, above_high) = sides
+    if not above_low or above_high:
+        return _verdict(at_high if above_high else at_low, supports=False)
+    weaker = "undecided" if "undecided" in (at_low, at_high) else at_low  # one number of seeds, one strength
+    return _verdict(weaker, supports=True)
 
 
 def _summary(judged: Sequence[Judged]) -> tuple[str, str]:
-    tally = Counter(one.verdict for one in judged)
-    run = len(judged) - tally["not run"]
+    counting = [one for one in judged if one.line.in_the_tables]
+    tally = Counter(one.verdict for one in counting)
+    run = len(counting) - tally["not run"]
     if not run:
-        return "not run", "No run decides this yet."
-    if tally["replicated"] == run:
-        word = "replicated"
+        word = "not run"
+    elif tally["replicated"] == run:
+        word = "replicated" if run == len(counting) else "replicated so far"
     elif tally["contradicted"]:
         word = "contradicted in part" if tally["replicated"] or tally["leans towards"] else "contradicted"
     else:
@@ -192,9 +213,13 @@ def _summary(judged: Sequence[Judged]) -> tuple[str, str]:
         "undecided": "undecided",
         "not run": "not run",
     }
-    sentence = f"Of {count(len(judged), 'line')}: " + ", ".join(f"{tally[k]} {v}" for k, v in words.items() if tally[k])
-    sentence += "."
-    few = min((one.result.n for one in judged if one.result.n), default=0)
+    told = [f"{tally[key]} {said}" for key, said in words.items() if tally[key]]
+    sentence = f"Of {count(len(counting), 'line')}: {', '.join(told)}."
+    if len(counting) < len(judged):
+        left = len(judged) - len(counting)
+        verb, them = ("does", "it") if left == 1 else ("do", "them")
+        sentence += f" {count(left, 'more line')} {verb} not count: the paper's own tables do not bear {them} out."
+    few = min((one.result.n for one in counting if one.result.n), default=0)
     if 0 < few < fewest_seeds():
         sentence += (
             f" Lines of {few} paired seeds decide nothing: their smallest exact p is {smallest_exact_p(few):.2g}."

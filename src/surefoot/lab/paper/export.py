@@ -40,13 +40,7 @@ def export(to: Path, *, runs: Path | None = None, page: Path | None = None) -> l
         written.append(to / steps.NAME)
     replication = Replication(found)
     drawn = gallery(replication, known)
-    texts = {
-        "cells.csv": cells_csv(replication),
-        "curves.csv": curves_csv(found),
-        "scorecard.md": scorecard(replication, notes_on(drawn)),
-        "ablation.md": ablation_text(found),
-    }
-    for name, text in texts.items():
+    for name, text in texts(replication, drawn).items():
         write_atomic(to / name, text.encode())
         written.append(to / name)
     for picture in drawn.pictures:
@@ -59,6 +53,11 @@ def export(to: Path, *, runs: Path | None = None, page: Path | None = None) -> l
     return written
 
 
-def notes_on(drawn: Gallery) -> list[str]:
-    """What could not be drawn, in words."""
-    return [f"figure `{name}`: no runs yet" for name in drawn.missing]
+def texts(replication: Replication, drawn: Gallery) -> dict[str, str]:
+    """The tables by their files' names."""
+    return {
+        "cells.csv": cells_csv(replication),
+        "curves.csv": curves_csv(replication.runs),
+        "scorecard.md": scorecard(replication, [f"figure `{name}`: no runs yet" for name in drawn.missing]),
+        "ablation.md": ablation_text(replication.runs),
+    }

@@ -11,7 +11,6 @@ from surefoot.lab.paper.cells import RECORDED
 from surefoot.lab.stats import mean_std
 from surefoot.lab.store import Run
 
-TITLES = {"train_loss": "training loss", "val_loss": "validation loss", "val_acc": "validation accuracy (%)"}
 #: The largest value that a metric can have, in the paper's units.
 MOST = {"val_acc": 100.0}
 

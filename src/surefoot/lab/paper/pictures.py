@@ -12,8 +12,17 @@ from dataclasses import dataclass, field, replace
 from surefoot.lab.fields import value_at
 from surefoot.lab.paper.ablation import IMAGES, at_horizon, pieces_run, rates_run
 from surefoot.lab.paper.cells import RECORDED, Place, Replication
-from surefoot.lab.paper.panels import TITLES, Line, Panel, Picture, band, curve, in_units, metric_panel
-from surefoot.lab.paper.published import EPOCHS, METRICS, OPTIMIZERS, Configuration, configurations, eta_of, find
+from surefoot.lab.paper.panels import Line, Panel, Picture, band, curve, in_units, metric_panel
+from surefoot.lab.paper.published import (
+    EPOCHS,
+    METRICS,
+    OPTIMIZERS,
+    TITLES,
+    Configuration,
+    configurations,
+    eta_of,
+    find,
+)
 from surefoot.lab.stats import mean_std
 from surefoot.lab.store import Run
 
@@ -148,14 +157,16 @@ def across_eta(replication: Replication, one: Configuration) -> Picture | None:
 
 
 def taken_apart(runs: Sequence[Run], one: Configuration) -> Picture | None:
-    """The pieces of the method on one model, over the longest training that enough of them were given."""
+    """The pieces of the method on one model, over the longest training that the most of them were given."""
     found = pieces_run(runs, one)
-    horizon, entries = 0, {}
-    for length in sorted({len(run.epochs) for every in found.values() for run in every}):
-        ended = {name: seeds for name, every in found.items() if (seeds := at_horizon(every, length))}
-        if len(ended) > 3:  # Adam and the whole method alone take nothing apart
-            horizon, entries = length, ended
-    if not entries:
+    lengths = sorted({len(run.epochs) for every in found.values() for run in every})
+    reached = {
+        length: {name: seeds for name, every in found.items() if (seeds := at_horizon(every, length))}
+        for length in lengths
+    }
+    horizon = max(reached, key=lambda length: (len(reached[length]), length), default=0)
+    entries = reached.get(horizon, {})
+    if len(entries) <= 3:  # Adam and the whole method alone take nothing apart
         return None
     rows = []
     for metric in METRICS:
@@ -170,14 +181,15 @@ def taken_apart(runs: Sequence[Run], one: Configuration) -> Picture | None:
 
 def across_rates(runs: Sequence[Run], one: Configuration) -> Picture | None:
     """The CNN's ablation: every contestant at every learning rate, at the end."""
-    points = rates_run(runs, one)
+    length, points = rates_run(runs, one)
     panels = []
     for metric in METRICS:
         lines = []
         for k, (name, by_rate) in enumerate(points.items()):
             recorded, unit = RECORDED[metric]
             seen = {
-                lr: in_units([value_at(run, recorded) for run in seeds], unit) for lr, seeds in sorted(by_rate.items())
+                lr: in_units([value_at(run, recorded, length) for run in seeds], unit)
+                for lr, seeds in sorted(by_rate.items())
             }
             ended = {lr: values for lr, values in seen.items() if values}
             if ended:
@@ -186,7 +198,7 @@ def across_rates(runs: Sequence[Run], one: Configuration) -> Picture | None:
                 lines.append(Line(label, list(ended), means, k, [band(values) for values in ended.values()]))
         if len(lines) < 2:
             return None
-        panels.append(metric_panel(metric, f"final {TITLES[metric]}", lines, "learning rate", log_x=True))
+        panels.append(metric_panel(metric, f"{TITLES[metric]}, epoch {length}", lines, "learning rate", log_x=True))
     title = f"CNN 128, {IMAGES} images: every contestant at every learning rate"
     return Picture("ablation-cnn", title, [panels], "Mean over seeds, bands one standard deviation.")
 

@@ -23,6 +23,7 @@ EPOCHS = (3, 20, 45)
 OPTIMIZERS = ("Adam", "AdamUCB", "AdamCB", "AdamS")
 #: The paper's metrics, in its tables' order.
 METRICS = ("train_loss", "val_loss", "val_acc")
+TITLES = {"train_loss": "training loss", "val_loss": "validation loss", "val_acc": "validation accuracy (%)"}
 
 
 class Configuration(NamedTuple):
@@ -115,7 +116,7 @@ def find(configuration: Configuration, optimizer: str, epoch: int) -> Row:
 
 
 def eta_of(configuration: Configuration, optimizer: str) -> float | None:
-    """The eta the paper found best (its Table 4); None for Adam.
+    """The eta the paper found best (its table of the best etas); None for Adam.
 
     >>> eta_of(Configuration("mnist", "mlp", 128, False), "AdamS")
     0.005

@@ -23,15 +23,15 @@ def scorecard(replication: Replication, notes: Sequence[str] = ()) -> str:
         replication: our runs.
         notes: sentences for the end, such as which figures were left out.
     """
-    every = cells(replication)
+    every, verdicts = cells(replication), judge_all(replication)
     parts = [
         "# Scorecard: the paper, cell by cell\n",
         "Written by `surefoot paper --export` from the runs in `runs.jsonl`; nothing here is typed by hand.\n",
         "## In short\n",
         tally_table(every),
         "## Claims\n",
-        claims_table(judge_all(replication)),
-        *(evidence(one) for one in judge_all(replication)),
+        claims_table(verdicts),
+        *(evidence(one) for one in verdicts),
         *_reference_claims(replication),
         "## Cells\n",
         f"Ours ± std (n seeds) beside theirs ± std (n = {SEEDS}); the difference is in pooled standard errors, and a "

@@ -9,7 +9,7 @@ from surefoot.lab.paper.ablation import HORIZONS, IMAGES, RATES, at_horizon, pie
 from surefoot.lab.paper.cells import RECORDED, spread_at
 from surefoot.lab.paper.published import METRICS, configurations
 from surefoot.lab.paper.scorecard import HEADS, ours_text, table
-from surefoot.lab.stats import Paired, holm, paired
+from surefoot.lab.stats import holm, holm_levels, paired
 from surefoot.lab.store import Run
 from surefoot.lab.verdicts import Side, decide
 
@@ -38,7 +38,7 @@ def ablation_text(runs: Sequence[Run]) -> str:
     parts = [
         "# What does the work: the method taken apart\n",
         "Written by `surefoot paper --export`. Mean ± std (n seeds). Answers are differences paired by seed; Holm's "
-        "correction runs over the answers of one table.\n",
+        "correction runs over the answers of one column.\n",
     ]
     for model in ("lr", "mlp"):
         found = pieces_run(runs, plain[model])
@@ -47,9 +47,10 @@ def ablation_text(runs: Sequence[Run]) -> str:
             if len(entries) > 3:  # Adam and the whole method alone take nothing apart
                 body = f"{results_table(entries, horizon)}\n{answers_table(entries, horizon)}"
                 parts.append(f"## {plain[model].name}, {horizon} epochs\n\n{body}")
-    rates = rates_run(runs, plain["cnn"])
+    length, rates = rates_run(runs, plain["cnn"])
     if rates:
-        parts.append(f"## CNN 128, {IMAGES} images, every learning rate\n\n{rates_table(rates)}")
+        head = f"## CNN 128, {IMAGES} images, {length} epochs, every learning rate"
+        parts.append(f"{head}\n\n{rates_table(rates, length)}")
     if len(parts) == 2:
         parts.append("Not run yet: `surefoot paper ablation`.\n")
     return "\n".join(parts)
@@ -67,26 +68,22 @@ def results_table(entries: Entries, epoch: int) -> str:
 def answers_table(entries: Entries, epoch: int) -> str:
     """The questions that these contestants answer, on training loss and validation accuracy."""
     asked = [(question, one, other) for question, one, other in QUESTIONS if one in entries and other in entries]
-    columns = [answers(entries, [(one, other) for _, one, other in asked], metric, epoch) for metric in HEADS]
+    pairs = [(one, other) for _, one, other in asked]
+    loss, accuracy = (answers(entries, pairs, metric, epoch) for metric in ("train_loss", "val_acc"))
     rows = [
-        [question, f"{one} against {other}", columns[0][k], columns[2][k]]
-        for k, (question, one, other) in enumerate(asked)
+        [question, f"{one} against {other}", loss[k], accuracy[k]] for k, (question, one, other) in enumerate(asked)
     ]
     return table(["question", "contestants", "training loss", "validation accuracy (%)"], rows)
 
 
-def rates_table(found: Mapping[str, Mapping[float, Sequence[Run]]]) -> str:
+def rates_table(found: Mapping[str, Mapping[float, Sequence[Run]]], length: int) -> str:
     """The CNN's ablation: every contestant at every rate, then each at its best rate against Adam at its best."""
-    length = max(len(run.epochs) for rates in found.values() for seeds in rates.values() for run in seeds)
     entries: dict[str, Sequence[Run]] = {}
     best: dict[str, str] = {}
     for name, rates in found.items():
-        scores = {}
-        for lr, seeds in sorted(rates.items()):
-            ended = at_horizon(seeds, length)
-            if ended:
-                entries[f"{name}, lr {lr:g}"] = ended
-                scores[f"{name}, lr {lr:g}"] = spread_at(ended, "val_acc", length).mean
+        labels = {f"{name}, lr {lr:g}": seeds for lr, seeds in sorted(rates.items())}
+        entries |= labels
+        scores = {label: spread_at(seeds, "val_acc", length).mean for label, seeds in labels.items()}
         scores = {label: score for label, score in scores.items() if score == score}  # all diverged: no score
         if scores:
             best[name] = max(scores, key=lambda label: scores[label])
@@ -104,19 +101,17 @@ def rates_table(found: Mapping[str, Mapping[float, Sequence[Run]]]) -> str:
 def answers(entries: Entries, pairs: Sequence[tuple[str, str]], metric: str, epoch: int) -> list[str]:
     """What the lab's rule says of each pair of contestants."""
     results = [paired(_differences(entries[one], entries[other], metric, epoch)) for one, other in pairs]
-    adjusted = holm([result.p_t for result in results])
-    return [_words(entries, pair, result, p, metric, epoch) for pair, result, p in zip(pairs, results, adjusted)]
-
-
-def _words(
-    entries: Entries, pair: tuple[str, str], result: Paired, p_holm: float | None, metric: str, epoch: int
-) -> str:
-    sides = [
-        Side(name, len(entries[name]), sum(run.diverged and len(run.epochs) <= epoch for run in entries[name]))
-        for name in pair
-    ]
-    higher = metric == "val_acc"
-    return decide(result, p_holm, contestant=sides[0], baseline=sides[1], higher_is_better=higher).sentence
+    tested = [result.p_t for result in results]
+    said = []
+    for pair, result, p_holm, level in zip(pairs, results, holm(tested), holm_levels(tested)):
+        one, other = (
+            Side(name, len(entries[name]), sum(run.diverged and len(run.epochs) <= epoch for run in entries[name]))
+            for name in pair
+        )
+        higher = metric == "val_acc"
+        verdict = decide(result, p_holm, contestant=one, baseline=other, higher_is_better=higher, level=level)
+        said.append(verdict.sentence)
+    return said
 
 
 def _differences(one: Sequence[Run], other: Sequence[Run], metric: str, epoch: int) -> list[float]:
