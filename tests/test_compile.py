@@ -45,6 +45,7 @@ def compare(
     options: dict[str, Any],
     backend: str = "aot_eager",
     compiled_at: Callable[[int], bool] = lambda t: True,
+    told: Callable[[float], Any] = torch.tensor,
     **more: Any,
 ) -> None:
     params, optimizer = start(OPTIMIZERS[name], options, **more)
@@ -53,14 +54,18 @@ def compare(
     for t, loss in enumerate(LOSSES):
         set_gradients(params, t)
         set_gradients(others, t)
-        (step if compiled_at(t) else optimizer.step)(loss=torch.tensor(loss))
-        eager.step(loss=torch.tensor(loss))
+        (step if compiled_at(t) else optimizer.step)(loss=told(loss))
+        eager.step(loss=told(loss))
         for p, q in zip(params, others):
             torch.testing.assert_close(p, q, rtol=1e-5, atol=1e-6)
             assert optimizer.state[p]["step"] == eager.state[q]["step"]
     for one, other in zip(optimizer.param_groups, eager.param_groups):
         torch.testing.assert_close(one["seen"], other["seen"], rtol=1e-12, atol=1e-12)
         assert one["seen"][4] == 1
+
+
+def test_a_loss_that_is_a_plain_number_is_compiled_too() -> None:
+    compare("AdamUCB", {}, told=float)
 
 
 @pytest.mark.parametrize("name", ["AdamCVaR", "AdamEI", "MomentumCB", "AdaMaxUCB", "NAdamS"])

@@ -209,7 +209,7 @@ def test_noise_is_that_of_the_other_frameworks() -> None:
 
 @pytest.mark.parametrize("beta", [0.0, 0.5, 0.9, 0.999, 0.99999])
 def test_statistics_hold_in_single_precision(beta: float) -> None:
-    levels = np.array([[1.0, 0.3], [1e4, 1.0], [1e-25, 3e-26], [1e25, 1e24], [-5.0, 2.0]])
+    levels = np.array([[1.0, 0.3], [1e4, 1.0], [1e-25, 3e-26], [1e18, 1e17], [-5.0, 2.0]])
     rng = np.random.default_rng(0)
     losses = (levels[:, :1] + levels[:, 1:] * rng.standard_normal((len(levels), 200))).astype(np.float32)
     tilt = so.scale_by_tilt("ucb", 0.1, weighting="unit", loss_beta=beta)

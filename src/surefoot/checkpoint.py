@@ -41,7 +41,7 @@ def completed(state_dict: dict[str, Any], optimizer: Optimizer) -> dict[str, Any
 def checked(seen: Any) -> Tensor:
     """Loss statistics from a checkpoint, which must be as many numbers as are kept."""
     if not isinstance(seen, Tensor):
-        seen = torch.tensor(seen, dtype=torch.float64)
+        seen = torch.tensor(seen, dtype=torch.float64, device="cpu")
     if seen.numel() != len(Seen._fields):
         raise ValueError(
             f"the checkpoint's loss statistics have {seen.numel()} entries, this version keeps "
@@ -66,7 +66,9 @@ def check_state(optimizer: LossAware, state_dict: dict[str, Any]) -> None:
     for saved, group in zip(state_dict["param_groups"], optimizer.param_groups):
         # What comes after the first two (AMSGrad's maximum) starts from zero where it is missing.
         tensors = optimizer.engine.state_names(group)
-        needed = ("step", *tensors[:2])
+        # The units of the moments are 1 where nothing is said; other scalars (NAdam's) have no such default.
+        own = [name for name in optimizer.engine.scalars if name not in optimizer.engine.units.values()]
+        needed = ("step", *tensors[:2], *own)
         for key, p in zip(saved["params"], group["params"]):
             state = state_dict["state"].get(key)
             missing = [name for name in needed if state and state.get(name) is None]
@@ -106,4 +108,5 @@ def _scalar(value: Any, name: str) -> Tensor:
     """A 0-d copy in the dtype the histories use."""
     wide = torch.float32 if name == "step" or getattr(value, "is_mps", False) else torch.float64
     value = value.full_tensor() if hasattr(value, "full_tensor") else value
-    return torch.as_tensor(value).detach().to(wide, copy=True).reshape(())
+    value = value if isinstance(value, Tensor) else torch.tensor(value, device="cpu")
+    return value.detach().to(wide, copy=True).reshape(())

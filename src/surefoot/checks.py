@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+import warnings
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from torch.optim.optimizer import _get_foreach_kernels_supported_devices
 from torch.utils._foreach_utils import _get_fused_kernels_supported_devices
 
 from surefoot.engines.base import Engine, Members, wide
-from surefoot.moments import Number
+from surefoot.moments import Number, Seen
 from surefoot.readings import THREE_WAYS
 from surefoot.rules import Rule
 
@@ -26,10 +27,8 @@ PUBLISHED_ENGINES = ("adam", "momentum")
 PUBLISHED_RULES = ("plain", "ucb", "cb", "s")
 
 
-#: The largest weight that a gradient may be multiplied by: the square of the product must be finite in float32.
-LARGEST_WEIGHT = 1e19
-#: The same where moments are kept free of the weight: its own square must be finite in float64.
-LARGEST_ON_HOST = 1e150
+#: The largest loss, and the largest weight: a product with it must have a square that float32 can hold.
+LARGEST = 1e19
 
 
 #: What may be changed between steps; every change is checked.
@@ -227,12 +226,12 @@ def is_fine(optimizer: LossAware, loss: Number) -> bool | Tensor:
             watched += [p.grad for p in group["params"] if p.grad is not None]
     fine: bool | Tensor
     if isinstance(loss, Tensor):
-        fine = loss.isfinite()
+        fine = is_sane(loss)
         for grad in watched:
-            fine = fine & _is_finite(grad).to(fine.device)
+            fine = fine & _is_finite(grad).to(loss.device)
         what = "the loss or a gradient is not finite"
     else:
-        fine = math.isfinite(loss)
+        fine = is_sane(loss)
         what = "a gradient is not finite" if fine else f"the loss is {loss}"
         fine = fine and all(map(_is_finite_on_host, watched))
     # Whether to raise is asked first: on a device the answer to `fine` would have to be waited for.
@@ -244,18 +243,32 @@ def is_fine(optimizer: LossAware, loss: Number) -> bool | Tensor:
     return fine
 
 
-def is_sane(loss: Number) -> bool | Tensor:
-    """Whether a loss may enter the statistics although its weight is of no use.
+def is_sane(loss: Number) -> Any:
+    """Whether a loss (of at least float32) may enter the statistics: it is a number, and not one beyond all measure.
 
-    It must where the spread had shrunk to nearly nothing: left out, it would leave every later loss as unusual. One
-    that is itself beyond all measure would make all others look usual for a long time.
+    Such a one would make all others look usual for a long time. A sane loss enters even where its weight is of no use,
+    because the spread had shrunk to nearly nothing: left out, it would leave every later loss as unusual.
     """
-    return abs(loss) <= LARGEST_WEIGHT
+    return abs(loss) <= LARGEST
 
 
-def is_usable(weight: Number, group: dict[str, Any], optimizer: LossAware, largest: float) -> bool | Tensor:
+#: After so many skipped steps it is said aloud, once.
+MANY = 10
+
+
+def warn_of_skipping(optimizer: Optimizer, seen: Seen, loss: float) -> None:
+    """Say that training may be standing still; a NaN that comes at every step would never be noticed otherwise."""
+    warnings.warn(
+        f"{type(optimizer).__name__} has skipped {MANY} steps by now and taken {seen.count:.0f} losses in; the last "
+        f"skipped loss was {loss:g}. Steps are skipped when the loss is not finite or its weight is beyond all "
+        "measure; nonfinite='raise' stops at the first, confidence() counts them",
+        stacklevel=6,  # the line that called step()
+    )
+
+
+def is_usable(weight: Number, group: dict[str, Any], optimizer: LossAware) -> bool | Tensor:
     """Whether a rule gave a weight that a gradient can be multiplied by; one that is not a number is not."""
-    usable: bool | Tensor = abs(weight) <= largest
+    usable: bool | Tensor = abs(weight) <= LARGEST
     if group["nonfinite"] == "raise" and not usable:
         raise FloatingPointError(
             f"{type(optimizer).__name__}: the rule weights the gradient by {float(weight)}, and nonfinite='raise' was "

@@ -131,7 +131,7 @@ def _settle(
         if id(step) not in moved or apart:
             home = p.device if on_device else CPU
             moved[id(step)] = {"step": step.to(home, torch.float32, copy=True)} | {
-                name: torch.as_tensor(state.get(name, 1.0)).to(home, wide(home), copy=True) for name in shared
+                name: _copied(state.get(name, 1.0), home) for name in shared
             }
         if wrong_units and on_device:
             _to_ordinary_units(engine, state)
@@ -140,6 +140,12 @@ def _settle(
         for p, state in active:
             if name not in state:
                 state[name] = _zeros(p)
+
+
+def _copied(scalar: Tensor | float, home: torch.device) -> Tensor:
+    if isinstance(scalar, Tensor):
+        return scalar.to(home, wide(home), copy=True)
+    return torch.full((), scalar, dtype=wide(home), device=home)
 
 
 def _to_ordinary_units(engine: Engine, state: dict[str, Any]) -> None:

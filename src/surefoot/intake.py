@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from surefoot import readings
+from surefoot.engines.base import scalar_on
 from surefoot.moments import Number, Seen
 
 
@@ -69,6 +70,9 @@ class TakesLoss(Optimizer):
                 given = given.item()
             if type(given) is not float:
                 given = readings.as_scalar(given, who=type(self).__name__)
+            elif torch.compiler.is_compiling():  # a graph with the number in it would serve this step only
+                home = self.param_groups[0]["params"][0].device
+                given = scalar_on(home, given)
             recorded = (given, 1.0)
         if recorded is None:
             return None

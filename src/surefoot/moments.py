@@ -34,7 +34,12 @@ class Seen(NamedTuple):
 
 def blank() -> Tensor:
     """The statistics before the first loss, as they are kept in a parameter group: one float64 vector."""
-    return torch.tensor(Seen(), dtype=torch.float64)
+    return on_host(Seen())
+
+
+def on_host(seen: Seen) -> Tensor:
+    """Statistics as a vector on the host, whatever the default device is."""
+    return torch.tensor(seen, dtype=torch.float64, device="cpu")
 
 
 def inherited(vector: Tensor, turned: bool) -> Tensor:

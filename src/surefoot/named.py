@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 from torch import Tensor
@@ -24,7 +25,7 @@ class LossAwareAdam(LossAware):
         amsgrad: keep the largest second moment.
         rule: the rule by name, or a Rule of your own; the named classes have theirs.
         eta: the rule's strength (None: the rule's default).
-        weighting: "paper" multiplies by the std of the loss, "unit" keeps the weight near 1.
+        weighting: "paper" multiplies by the std of the loss (CB: and by its abs(mean)), "unit" keeps the weight near 1.
         decoupled_weight_decay: decay as AdamW does.
         maximize: go up; the loss is then read as its negative.
         foreach, fused: which kernels to use (None: the fastest that applies).
@@ -32,7 +33,8 @@ class LossAwareAdam(LossAware):
         differentiable: let autograd follow the step.
         loss_beta: decay rate of the loss statistics (None: the engine's own, betas[0]; 0.9 where that is 0).
         seed: of the noise (rule S); the same seed gives the same noise on every rank and after a resume.
-        nonfinite: "skip" counts and leaves out a step whose loss is not finite, "raise" stops with an error.
+        nonfinite: "skip" counts and leaves out a step whose loss is not finite, or whose weight is beyond 1e19, "raise"
+            stops with an error.
         check_gradients: look at every gradient too; costs one more read of all of them.
         process_group: where to average the loss (None: the default group when there is one, False: nowhere).
         reference: follow the published recipe to the letter, slowly.
@@ -74,7 +76,8 @@ class LossAwareMomentum(LossAware):
 
     Args as for LossAwareAdam, with ``momentum`` in place of betas and ``nesterov`` for the look ahead. The default
     weighting is "unit": SGD does not cancel a common scale, and with "paper" the std of the loss acts as a
-    learning-rate schedule.
+    learning-rate schedule. Gradients are averaged, not summed up: with momentum 0.9 lr is ten times that of
+    torch.optim.SGD.
     """
 
     engine = engines.Momentum()
@@ -288,3 +291,7 @@ OPTIMIZERS: dict[str, type[LossAware]] = {
         AdaMaxUCB, AdaMaxCB, AdaMaxS, NAdamUCB, NAdamCB, NAdamS,
     )
 }  # fmt: skip
+
+for _cls in OPTIMIZERS.values():  # help() of a named optimizer tells its arguments too
+    _own, _shared = (inspect.cleandoc(each.__doc__ or "") for each in _cls.__mro__[:2])
+    _cls.__doc__ = f"{_own}\n\n{_shared}\n"

@@ -8,6 +8,7 @@ differs from double by rounding only. No draw is further out than 5.8.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Iterable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -45,6 +46,7 @@ def keys(seed: int, group: int) -> tuple[int, int]:
     >>> keys(0, 0) != keys(0, 1) != keys(1, 0)
     True
     """
+    seed = operator.index(seed)  # NumPy's integers have no more bits than they need
     return fold((seed & MASK, (seed >> 32) & MASK, group & MASK))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 import operator
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple, overload
@@ -144,7 +143,7 @@ class LossAware(TakesLoss):
 
     def _step_steadily(self, reading: float) -> bool:
         """Take the step where all is as it was in the last one, as it nearly always is; else change nothing."""
-        if not math.isfinite(reading):
+        if not abs(reading) <= checks.LARGEST:
             return False
         ready = []
         for index, group in enumerate(self.param_groups):
@@ -176,9 +175,7 @@ class LossAware(TakesLoss):
             return ledger, seen, fine
         noise = standard_normal(group["seed"], int(seen.count), index) if self.rule.uses_noise else 0.0
         after = weigh_on_host(self.rule, seen, loss, group["eta"], noise, group["weighting"])
-        # AMSGrad's maximum is in units of the weight, all else here is free of them.
-        largest = checks.LARGEST_WEIGHT if group.get("amsgrad") else checks.LARGEST_ON_HOST
-        usable = abs(after.weight) <= largest or bool(checks.is_usable(after.weight, group, self, largest))
+        usable = abs(after.weight) <= checks.LARGEST or bool(checks.is_usable(after.weight, group, self))
         return ledger, after, usable
 
     def _move_on_host(
@@ -195,8 +192,10 @@ class LossAware(TakesLoss):
         """Move the parameters and take the loss in, or count the step as skipped."""
         if not usable:
             seen = ledger.read()
-            kept = observe(after, loss, self._loss_beta(group)) if heard and checks.is_sane(loss) else seen
+            kept = observe(after, loss, self._loss_beta(group)) if heard else seen
             ledger.write(kept._replace(skipped=seen.skipped + 1))
+            if seen.skipped + 1 == checks.MANY and index == 0:
+                checks.warn_of_skipping(self, seen, loss)
             return
         if members is not None:
             self.engine.update(members, group, after.weight, 1, self._rosters[index].path)  # type: ignore[union-attr]
@@ -243,8 +242,7 @@ class LossAware(TakesLoss):
         noise = standard_normal_tensor(group["seed"], seen.count, index) if self.rule.uses_noise else 0.0
         after = weigh(self.rule, seen, safe, group["eta"], noise, group["weighting"])
         weight = scalar_on(home, after.weight)
-        usable = fine & checks.is_usable(weight, group, self, checks.LARGEST_WEIGHT)
-        return Judged(after, weight, safe, fine & checks.is_sane(loss), usable)
+        return Judged(after, weight, safe, fine, fine & checks.is_usable(weight, group, self))
 
     def _move_on_device(self, group: dict[str, Any], one: Judged, usable: list[Tensor]) -> None:
         """Move the parameters and take the loss in where all groups may; which it is only the device knows."""
@@ -260,7 +258,7 @@ class LossAware(TakesLoss):
             self.engine.update(members, group, one.weight.to(target), proceed.to(target), path)
         after = observe(one.after, one.loss, self._loss_beta(group))
         stacked = torch.stack([scalar_on(home, x) for x in after])
-        group["seen"].copy_(torch.where(proceed | one.heard, stacked, group["seen"]))
+        group["seen"].copy_(torch.where(one.heard, stacked, group["seen"]))
         group["seen"][Seen._fields.index("skipped")] += ~proceed
 
     def _lists(

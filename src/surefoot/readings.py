@@ -40,7 +40,9 @@ def as_scalar(loss: Any, *, who: str) -> Number:
             raise ValueError(f"{who} needs a real loss, but got {loss.dtype}; pass its real part or its abs()")
         loss = loss.detach()
         loss = loss.full_tensor() if hasattr(loss, "full_tensor") else loss
-        return loss.reshape(()) if loss.is_floating_point() else loss.reshape(()).to(torch.float32)
+        # In half precision sums of many losses would round, or overflow.
+        whole = loss.is_floating_point() and loss.dtype.itemsize >= 4
+        return loss.reshape(()) if whole else loss.reshape(()).to(torch.float32)
     try:
         return math.fsum((loss,))  # as float(), which would also read a string
     except (TypeError, ValueError, OverflowError) as error:
@@ -63,8 +65,6 @@ class Gathered:
 
     def add(self, loss: Number, weight: float) -> None:
         """Take one micro-batch in."""
-        if isinstance(loss, Tensor) and loss.dtype.itemsize < 4:
-            loss = loss.float()  # a sum of many half-precision losses would round, or overflow
         older, (total, mass) = self.windows
         self.windows = (older, (total + weight * loss, mass + weight))
 

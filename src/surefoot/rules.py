@@ -19,6 +19,9 @@ from torch import Tensor
 from surefoot.moments import Number, Seen
 
 Weighting = Literal["paper", "unit"]
+#: With weighting="unit" the weight stays within so much of 1: after a while of equal losses any other one is unusual by
+#: millions of std, and a step would be multiplied by that.
+FARTHEST = 100.0
 Lean = tuple[Number, Number]
 
 
@@ -69,13 +72,20 @@ def weigh(rule: Rule, seen: Seen, loss: Number, eta: float, noise: Number, weigh
     # On the host there is nearly always a spread, and nothing to choose.
     z = distance / seen.std if flat is False else where(flat, distance * 0.0, distance / (seen.std + flat))
     if weighting == "unit" or not rule.scales:
-        weight = 1 + tilt * z
+        weight = 1 + _bounded(tilt * z)
     else:
         # Never divides by the std. While there is no spread the sign says nothing about the ground: the magnitude
         # keeps the first step from climbing.
         weight = factor * seen.std + lean * distance
         weight = weight if flat is False else where(flat, abs(weight), weight)
     return tuple.__new__(Seen, (*seen[:5], z, tilt, weight))
+
+
+def _bounded(lean: Number) -> Number:
+    """A lean within bounds; one that is not finite stays so, since such a step is to be skipped."""
+    if isinstance(lean, Tensor):
+        return torch.where(lean.isfinite(), lean.clamp(-FARTHEST, FARTHEST), lean)
+    return lean if abs(lean) <= FARTHEST or not math.isfinite(lean) else math.copysign(FARTHEST, lean)
 
 
 def weigh_on_host(rule: Rule, seen: Seen, loss: float, eta: Number, noise: float, weighting: Weighting) -> Seen:
@@ -186,7 +196,15 @@ def from_objective(objective: Callable[[Tensor, Tensor, float], Tensor], *, eta:
     >>> rule.lean(Seen(count=9.0, mean=1.0, std=2.0), 0.5, 0.0)
     (2.0, 1.0)
     """
-    return Rule(getattr(objective, "__name__", "objective"), ByAutograd(objective), eta=eta)
+    rule = Rule(getattr(objective, "__name__", "objective"), ByAutograd(objective), eta=eta)
+    try:
+        rule.lean(Seen(count=1.0, mean=1.0, std=1.0), eta, 0.0)
+    except (TypeError, AttributeError, RuntimeError) as error:
+        raise ValueError(
+            f"the objective {rule.name} must take (mean, std, eta) and give one tensor that autograd can follow; with "
+            f"mean 1 and std 1 it failed ({type(error).__name__}: {error})"
+        ) from error
+    return rule
 
 
 def find_rule(rule: str | Rule) -> Rule:

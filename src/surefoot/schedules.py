@@ -23,21 +23,30 @@ class EtaSchedule:
     """
 
     def __init__(self, optimizer: Optimizer, factor: Callable[[int], float] | Sequence[Callable[[int], float]]) -> None:
-        groups = optimizer.param_groups
+        groups = getattr(optimizer, "param_groups", [{}])
         if not hasattr(optimizer, "rule") or not all("eta" in group for group in groups):
-            raise TypeError(f"{type(optimizer).__name__} has no eta to schedule; use a Surefoot optimizer")
-        self.optimizer: Any = optimizer
-        self.factors = [factor] * len(groups) if callable(factor) else list(factor)
-        if len(self.factors) != len(groups):
-            raise ValueError(
-                f"{len(self.factors)} factors for {len(groups)} parameter groups; give one, or one per group"
+            raise TypeError(
+                f"{type(optimizer).__name__} has no eta to schedule in its groups; use a Surefoot optimizer"
             )
+        if not callable(factor) and not (isinstance(factor, Sequence) and all(map(callable, factor))):
+            raise TypeError(f"EtaSchedule takes a function from the step to a factor, or one per group, not {factor!r}")
+        self.optimizer: Any = optimizer
+        self.factor = factor
         self.initial = [group["eta"] for group in groups]
         self.last_step = 0
         self._apply()
 
+    def _factors(self) -> list[Callable[[int], float]]:
+        groups = self.optimizer.param_groups
+        found = [self.factor] * len(groups) if callable(self.factor) else list(self.factor)
+        if len(found) != len(groups):
+            raise ValueError(f"{len(found)} factors for {len(groups)} parameter groups; give one, or one per group")
+        return found
+
     def _apply(self) -> None:
-        etas = [eta * factor(self.last_step) for eta, factor in zip(self.initial, self.factors)]
+        # A group that came later starts from the eta that it brought.
+        self.initial += [group["eta"] for group in self.optimizer.param_groups[len(self.initial) :]]
+        etas = [eta * factor(self.last_step) for eta, factor in zip(self.initial, self._factors())]
         for eta in etas:
             self.optimizer.rule.check(eta)
         for group, eta in zip(self.optimizer.param_groups, etas):

@@ -11,10 +11,10 @@ from torch.optim import Optimizer
 
 from surefoot import readings
 from surefoot.checkpoint import checked
-from surefoot.checks import LARGEST_WEIGHT, check_number, is_sane
+from surefoot.checks import LARGEST, check_number, is_sane
 from surefoot.engines.base import wide
 from surefoot.intake import TakesLoss, described
-from surefoot.moments import Number, Seen, blank, observe
+from surefoot.moments import Number, Seen, blank, observe, on_host
 from surefoot.noise import standard_normal, standard_normal_tensor
 from surefoot.rules import Rule, Weighting, find_rule, weigh_on_host
 from surefoot.rules import weigh as apply_rule
@@ -54,8 +54,16 @@ class Weigher:
         self.optimizer = optimizer
         self.seen = blank()
         self._tally = Tally()
-        if optimizer is not None:
-            optimizer.register_step_post_hook(lambda *_: self.update())
+        self._follow()
+
+    def _follow(self) -> None:
+        """End the step when the optimizer does."""
+        if self.optimizer is not None:
+            self.optimizer.register_step_post_hook(lambda *_: self.update())
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._follow()  # torch leaves hooks behind when it copies an optimizer
 
     def __call__(self, loss: Tensor, share: float = 1) -> Tensor:
         """Return the loss with its gradient weighted; one without a graph (an evaluation's) passes through unseen.
@@ -78,18 +86,19 @@ class Weigher:
 
     def _weigh_on_host(self, value: float, share: float) -> float:
         seen, trouble = Seen(*self.seen.tolist()), f"the loss is {value}"
-        if math.isfinite(value):
+        heard = is_sane(value)
+        if heard:
             noise = standard_normal(self.seed, int(seen.count)) if self.rule.uses_noise else 0.0
             seen = weigh_on_host(self.rule, seen, value, self.eta, noise, self.weighting)
-            bearable = abs(seen.weight) <= LARGEST_WEIGHT
+            bearable = abs(seen.weight) <= LARGEST
             trouble = "" if bearable else f"the rule weights the gradient by {seen.weight}"
         if trouble:
             self._refuse_if_asked(trouble)
             self._tally = self._tally.left_out(1.0)
-            if is_sane(value):
+            if heard:
                 self._tally = self._tally.with_reading(value, share)
             return 1.0
-        self.seen = torch.tensor(seen, dtype=torch.float64)
+        self.seen = on_host(seen)
         self._tally = self._tally.with_reading(value, share)
         return seen.weight
 
@@ -97,18 +106,17 @@ class Weigher:
         home = value.device
         self.seen = self.seen.to(home, wide(home))
         value = value.to(self.seen.dtype)
-        fine = value.isfinite()
+        fine = heard = is_sane(value)
         before = Seen(*self.seen.unbind())
         safe = torch.where(fine, value, before.mean)
         noise = standard_normal_tensor(self.seed, before.count) if self.rule.uses_noise else 0.0
         seen = apply_rule(self.rule, before, safe, self.eta, noise, self.weighting)
         weight = torch.as_tensor(seen.weight, dtype=self.seen.dtype, device=home)
-        heard = fine & is_sane(value)
-        fine = fine & (weight.abs() <= LARGEST_WEIGHT)
+        fine = fine & (weight.abs() <= LARGEST)
         if self.nonfinite == "raise" and not bool(fine):
             self._refuse_if_asked("the loss is not finite, or no gradient can bear its weight")
         self.seen = torch.where(fine, _stacked(seen, self.seen), self.seen)
-        counts = (fine | heard).to(value.dtype)
+        counts = heard.to(value.dtype)
         self._tally = self._tally.with_reading(safe, counts * share).left_out((~fine).to(value.dtype))
         return torch.where(fine, weight, 1.0)
 
@@ -128,7 +136,7 @@ class Weigher:
             self.seen = torch.where(total.mass > 0, _stacked(after, self.seen), _stacked(seen, self.seen))
         else:
             after = after._replace(std=math.hypot(after.std, math.sqrt(within))) if total.mass else seen
-            self.seen = torch.tensor(after, dtype=torch.float64)
+            self.seen = on_host(after)
 
     def confidence(self) -> list[dict[str, Tensor]]:
         """What was seen of the loss and made of the last one: a list of one dict, as optimizers give one per group."""
@@ -140,8 +148,13 @@ class Weigher:
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from a checkpoint."""
-        seen = checked(state_dict["seen"])
-        self.seen, self.eta = seen.detach().clone(), state_dict["eta"]
+        if not isinstance(state_dict, dict) or not {"seen", "eta"} <= state_dict.keys():
+            raise ValueError(
+                "a checkpoint of weigh has seen and eta, this has not; pass what its state_dict() returned"
+            )
+        check_number("eta", state_dict["eta"])
+        self.rule.check(float(state_dict["eta"]))
+        self.seen, self.eta = checked(state_dict["seen"]).detach().clone(), state_dict["eta"]
         self._tally = Tally()
 
     def _maximizes(self) -> bool:
@@ -177,8 +190,9 @@ def weigh(
         weighting: "unit" keeps the weight near 1, "paper" multiplies by the std of the loss.
         loss_beta: decay rate of the loss statistics, per step.
         seed: of the noise (rule S): one draw per step, the same for all micro-batches and ranks.
-        nonfinite: "skip" gives a loss that is not finite, or whose weight no gradient can bear, the weight 1, leaves
-            it out of the statistics and counts it (its gradients are yours to guard); "raise" stops with an error.
+        nonfinite: "skip" gives a loss that is not finite, or whose weight no gradient can bear, the weight 1 and counts
+            it; one that is not finite is left out of the statistics (its gradients are yours to guard). "raise" stops
+            with an error.
         process_group: whose losses make up the statistics (None: the default group when there is one, False: its own).
 
     >>> model = torch.nn.Linear(3, 1)

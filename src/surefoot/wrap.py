@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Callable
 from typing import Any, overload
 
@@ -15,7 +14,7 @@ from torch.optim.optimizer import _use_grad_for_differentiable
 from surefoot import checkpoint, checks, readings
 from surefoot.engines.base import wide
 from surefoot.intake import TakesLoss
-from surefoot.moments import Number, Seen, blank, inherited, observe
+from surefoot.moments import Number, Seen, blank, inherited, observe, on_host
 from surefoot.noise import standard_normal, standard_normal_tensor
 from surefoot.rules import Rule, Weighting, find_rule, weigh_on_host
 from surefoot.rules import weigh as apply_rule
@@ -71,14 +70,18 @@ class LossWeighted(TakesLoss):
         self.weighting, self.loss_beta, self.seed, self.nonfinite = weighting, float(loss_beta), seed, nonfinite
         self.process_group = process_group
         for group in base.param_groups:
-            checks.check_number("eta", group.get("eta", self.eta))
-            self.rule.check(float(group.get("eta", self.eta)))
+            self._check_eta(group.get("eta", self.eta))
         self._adopt(base)
+
+    def _check_eta(self, eta: Any) -> None:
+        checks.check_number("eta", eta)
+        self.rule.check(float(eta))
 
     def _adopt(self, base: Optimizer) -> None:
         """Take the base's place: one set of step hooks for both, since only the outer step may run them."""
         self.base = base
         self._gathered = readings.Gathered()
+        self._etas: dict[int, Any] = {}
         shared = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
         Optimizer.__setstate__(self, {name: getattr(base, name) for name in shared} | {"defaults": base.defaults})
         for group in base.param_groups:
@@ -118,7 +121,7 @@ class LossWeighted(TakesLoss):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add parameters to the base."""
-        self.rule.check(float(param_group.get("eta", self.eta)))
+        self._check_eta(param_group.get("eta", self.eta))
         self.base.add_param_group(param_group)
         self._complete(self.param_groups[-1])
 
@@ -147,8 +150,11 @@ class LossWeighted(TakesLoss):
             checks.only_creates_state(self, closure)
             self._step_base()
             return returned
-        for group in self.param_groups:
+        for index, group in enumerate(self.param_groups):
             self._complete(group)
+            if group["eta"] is not self._etas.get(index):
+                self._check_eta(group["eta"])
+                self._etas[index] = group["eta"]
         vectors = [group["seen"] for group in self.param_groups]
         if isinstance(reading, Tensor) or any(vector.device.type != "cpu" for vector in vectors):
             self._step_on_device(reading)
@@ -160,12 +166,11 @@ class LossWeighted(TakesLoss):
         groups = self.param_groups
         seen = [Seen(*group["seen"].tolist()) for group in groups]
         losses = [-reading if self._maximizes(group) else reading for group in groups]
-        weighed, trouble, heard = seen, f"the loss is {reading}", False
-        if math.isfinite(reading):
+        weighed, trouble, heard = seen, f"the loss is {reading}", checks.is_sane(reading)
+        if heard:
             weighed = [self._weigh(i, group, *x) for i, (group, x) in enumerate(zip(groups, zip(seen, losses)))]
-            absurd = [x.weight for x in weighed if not abs(x.weight) <= checks.LARGEST_WEIGHT]
+            absurd = [x.weight for x in weighed if not abs(x.weight) <= checks.LARGEST]
             trouble = f"the rule weights the gradient by {absurd[0]}" if absurd else ""
-            heard = bool(checks.is_sane(reading))
         if trouble and self.nonfinite == "raise":
             raise FloatingPointError(_refusal(type(self).__name__, trouble))
         if not trouble:
@@ -173,29 +178,30 @@ class LossWeighted(TakesLoss):
         elif self.nonfinite == "coast":
             self._step_weighted([0.0] * len(groups), coasting=True)
         for group, before, x, loss in zip(groups, seen, weighed, losses):
-            after = observe(x, loss, self.loss_beta) if heard or not trouble else before
+            after = observe(x, loss, self.loss_beta) if heard else before
             after = after._replace(skipped=before.skipped + bool(trouble))
-            group["seen"] = torch.tensor(after, dtype=torch.float64)
+            group["seen"] = on_host(after)
+        if trouble and after.skipped == checks.MANY:
+            checks.warn_of_skipping(self, after, reading)
 
     def _step_on_device(self, reading: Number) -> None:
         groups = self.param_groups
         home = reading.device if isinstance(reading, Tensor) else groups[0]["seen"].device
         dtype = wide(home)
         reading = torch.as_tensor(reading, dtype=dtype, device=home)
-        fine = reading.isfinite()
+        fine = heard = checks.is_sane(reading)
         vectors = [group["seen"].to(home, dtype) for group in groups]
         seen = [Seen(*vector.unbind()) for vector in vectors]
         losses = [torch.where(fine, -reading if self._maximizes(g) else reading, x.mean) for g, x in zip(groups, seen)]
         weighed = [self._weigh(i, group, *x) for i, (group, x) in enumerate(zip(groups, zip(seen, losses)))]
         weights = [torch.as_tensor(x.weight, dtype=dtype, device=home) for x in weighed]
-        heard = fine & checks.is_sane(reading)
         for weight in weights:
-            fine = fine & (weight.abs() <= checks.LARGEST_WEIGHT)
+            fine = fine & (weight.abs() <= checks.LARGEST)
         self._step_masked(weights, fine)
         for group, vector, x, loss in zip(groups, vectors, weighed, losses):
             after = observe(x, loss, self.loss_beta)
             stacked = torch.stack([torch.as_tensor(n, dtype=dtype, device=home) for n in after])
-            group["seen"] = torch.where(fine | heard, stacked, vector)
+            group["seen"] = torch.where(heard, stacked, vector)
             group["seen"][Seen._fields.index("skipped")] += ~fine
 
     def _weigh(self, index: int, group: dict[str, Any], seen: Seen, loss: Number) -> Seen:

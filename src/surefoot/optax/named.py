@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec
 
+import jax.numpy as jnp
 import optax
 from jax import Array
 
@@ -30,6 +31,13 @@ def _chain(
     rate = optax.scale_by_learning_rate(learning_rate)
     parts = (tilt, engine, decay, rate) if decoupled else (decay, tilt, engine, rate)
     return skip_nonfinite(optax.chain(*parts))
+
+
+def _own_beta(beta: Any) -> Any:
+    """The decay of the loss statistics that goes with an engine's; an engine without momentum still needs a spread."""
+    if isinstance(beta, (int, float)):
+        return beta or 0.9
+    return jnp.where(beta == 0, 0.9, beta)
 
 
 def adam(
@@ -65,14 +73,14 @@ def adam(
         decoupled_weight_decay: AdamW's decay instead of L2 in the gradient, which is weighted with it.
         mask: tree of booleans (or a function of params) that says what decays.
         weighting: as in :func:`scale_by_tilt`.
-        loss_beta: as in :func:`scale_by_tilt`; None is ``b1``.
+        loss_beta: as in :func:`scale_by_tilt`; None is ``b1``, and 0.9 where that is 0.
         seed: as in :func:`scale_by_tilt`.
         group: as in :func:`scale_by_tilt`.
         mu_dtype: dtype of the mean gradient.
 
     >>> optimizer = adam("ucb", learning_rate=1e-3, eta=0.1, weight_decay=1e-4)
     """
-    loss_beta = b1 if loss_beta is None else loss_beta
+    loss_beta = _own_beta(b1) if loss_beta is None else loss_beta
     tilt = scale_by_tilt(rule, eta, weighting=weighting, loss_beta=loss_beta, seed=seed, group=group)
     engine = optax.scale_by_adam(b1, b2, eps, mu_dtype=mu_dtype)
     return _chain(tilt, engine, learning_rate, weight_decay, decoupled_weight_decay, mask)
@@ -100,7 +108,7 @@ def momentum(
 
     >>> optimizer = momentum("cb", learning_rate=0.1)
     """
-    loss_beta = beta if loss_beta is None else loss_beta
+    loss_beta = _own_beta(beta) if loss_beta is None else loss_beta
     tilt = scale_by_tilt(rule, eta, weighting=weighting, loss_beta=loss_beta, seed=seed, group=group)
     engine = optax.ema(beta, accumulator_dtype=accumulator_dtype)
     return _chain(tilt, engine, learning_rate, weight_decay, decoupled_weight_decay, mask)

@@ -16,6 +16,8 @@ from surefoot import noise as counters
 from surefoot.optax.rules import Rule, TiltState, find_rule
 
 Weighting = Literal["paper", "unit"]
+#: As in surefoot.checks and surefoot.rules, which import torch.
+LARGEST, FARTHEST = 1e19, 100.0
 
 
 def standard_normal(seed: ArrayLike, step: ArrayLike, group: ArrayLike = 0) -> Array:
@@ -77,10 +79,10 @@ def scale_by_tilt(
     """Weigh the gradient by how unusual its loss is, given the losses before it.
 
     ``weight = std + tilt * (value - mean)`` with ``weighting="paper"`` (CB: times ``abs(mean)``), and
-    ``1 + tilt * (value - mean) / std`` with ``"unit"``. While the std is 0 the weight is the magnitude of the
-    former, and 1 in the latter. A value or a weight that is not finite leaves the statistics alone and gives a zero
-    gradient; to keep what follows in a chain from seeing that one, wrap the chain in :func:`skip_nonfinite`,
-    as the aliases do.
+    ``1 + tilt * (value - mean) / std`` with ``"unit"``, which stays within 100 of 1. While the std is 0 the weight is
+    the magnitude of the former, and 1 in the latter. A value that is not finite, or beyond 1e19, leaves the statistics
+    alone and gives a zero gradient; so does a weight that is not, but its value is heard. To keep what follows in a
+    chain from seeing that gradient, wrap the chain in :func:`skip_nonfinite`, as the aliases do.
 
     Args:
         rule: ``"ucb"``, ``"cb"``, ``"s"``, ``"pi"``, ``"ei"``, ``"cvar"``, or a :class:`Rule`.
@@ -121,8 +123,8 @@ def scale_by_tilt(
         **_: Any,
     ) -> tuple[optax.Updates, TiltState]:
         value = scalar(value, state.mean.dtype)
-        usable = jnp.isfinite(value)
-        value = jnp.where(usable, value, state.mean)  # no NaN inside, also for those who differentiate through this
+        heard = jnp.abs(value) <= LARGEST
+        value = jnp.where(heard, value, state.mean)  # no NaN inside, also for those who differentiate through this
         now = jnp.asarray(eta(state.count) if callable(eta) else eta, value.dtype)
         noise = standard_normal(seed, state.count, group) if rule.uses_noise else jnp.zeros(())
         lean, factor = rule.lean(state, now, noise.astype(value.dtype))
@@ -130,14 +132,16 @@ def scale_by_tilt(
         tilt = lean / jnp.where(factor == 0, 1.0, factor)
         z = jnp.where(flat, 0.0, distance / jnp.where(flat, 1.0, state.std))
         if weighting == "unit":
-            weight = 1 + tilt * z
+            lean = tilt * z
+            weight = 1 + jnp.where(jnp.isfinite(lean), jnp.clip(lean, -FARTHEST, FARTHEST), lean)
         else:
             # Without a spread the sign says nothing about the ground: the magnitude keeps from climbing.
             weight = factor * state.std + lean * distance
             weight = jnp.where(flat, jnp.abs(weight), weight)
-        usable &= jnp.isfinite(weight * weight)  # Adam squares it
+        usable = heard & jnp.isfinite(weight * weight)  # Adam squares it
+        # Heard although its weight may be of no use: left out, it would leave every later loss as unusual.
         seen = _observe(state, value, loss_beta)._replace(z=z, tilt=tilt, weight=weight)
-        seen = jax.tree.map(lambda new, old: jnp.where(usable, new, old).astype(old.dtype), seen, state)
+        seen = jax.tree.map(lambda new, old: jnp.where(heard, new, old).astype(old.dtype), seen, state)
         seen = seen._replace(taken=usable)
         updates = jax.tree.map(lambda g: jnp.where(usable, g * weight, 0).astype(g.dtype), updates)
         return updates, seen

@@ -45,20 +45,31 @@ def skip_nonfinite(inner: optax.GradientTransformation) -> optax.GradientTransfo
         **more: Any,
     ) -> tuple[optax.Updates, SkipState]:
         value = scalar(value, float)
-        finite = jnp.isfinite(value)
+        sound = jnp.isfinite(value)
         for gradient in jax.tree.leaves(updates):
-            finite &= jnp.isfinite(gradient).all()
+            sound &= jnp.isfinite(gradient).all()
         # What is not finite stays outside, so that no derivative meets it.
-        updates = jax.tree.map(lambda g: jnp.where(finite, g, jnp.zeros_like(g)), updates)
-        value = jnp.where(finite, value, 0.0)
+        updates = jax.tree.map(lambda g: jnp.where(sound, g, jnp.zeros_like(g)), updates)
+        value = jnp.where(sound, value, 0.0)
         updates, after = inner.update(updates, state.inner_state, params, value=value, **more)
-        for node in jax.tree.leaves(after, is_leaf=lambda x: isinstance(x, TiltState)):
-            finite &= node.taken if isinstance(node, TiltState) else True
-        updates = jax.tree.map(lambda u: jnp.where(finite, u, jnp.zeros_like(u)), updates)
-        after = jax.tree.map(lambda new, old: jnp.where(finite, new, old), after, state.inner_state)
-        return updates, SkipState(state.skipped + ~finite, after)
+        taken = sound
+        for node in jax.tree.leaves(after, is_leaf=_is_tilt):
+            taken &= node.taken if _is_tilt(node) else True
+
+        def kept(new: Any, old: Any) -> Any:
+            # A tilt knows by itself which losses to hear; those of sound steps are its own business.
+            stays = sound if _is_tilt(new) else taken
+            return jax.tree.map(lambda a, b: jnp.where(stays, a, b), new, old)
+
+        updates = jax.tree.map(lambda u: jnp.where(taken, u, jnp.zeros_like(u)), updates)
+        after = jax.tree.map(kept, after, state.inner_state, is_leaf=_is_tilt)
+        return updates, SkipState(state.skipped + ~taken, after)
 
     return optax.GradientTransformationExtraArgs(init, update)
+
+
+def _is_tilt(node: Any) -> bool:
+    return isinstance(node, TiltState)
 
 
 class AccumulateState(NamedTuple):

@@ -1,0 +1,89 @@
+"""surefoot.optax after losses beyond all measure and spreads that shrank to nothing: as PyTorch does it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+jax = pytest.importorskip("jax")
+jnp = jax.numpy
+
+import surefoot  # noqa: E402
+import surefoot.optax as so  # noqa: E402
+
+RNG = np.random.default_rng(0)
+VANISHED = [1.0, 2.0] + [0.0] * 600 + list(1 + 0.1 * RNG.standard_normal(60))
+BEYOND = [1.0, 2.0, 1.5, 1e30, -1e25, 1.8, 1.2]
+
+
+def scanned(optimizer: Any, losses: list[float]) -> tuple[np.ndarray, np.ndarray, Any]:
+    """The parameter and the weight after every step with a gradient of one, and the last state."""
+
+    def body(carry: Any, loss: Any) -> Any:
+        params, state = carry
+        updates, state = optimizer.update(jnp.ones(1), state, params, value=loss)
+        params = params + updates
+        return (params, state), (params[0], so.confidence(state)[0]["weight"])
+
+    start = jnp.zeros(1)
+    (_, state), (places, weights) = jax.lax.scan(body, (start, optimizer.init(start)), jnp.asarray(losses))
+    return np.asarray(places), np.asarray(weights), state
+
+
+def stepped(optimizer: Any, losses: list[float]) -> tuple[list[float], list[float]]:
+    [p] = optimizer.param_groups[0]["params"]
+    places, weights = [], []
+    for loss in losses:
+        p.grad = torch.ones_like(p)
+        optimizer.step(loss=loss)
+        places.append(p.item())
+        weights.append(float(optimizer.confidence()[0]["weight"]))
+    return places, weights
+
+
+def parameter() -> torch.nn.Parameter:
+    return torch.nn.Parameter(torch.zeros(1, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("losses", [VANISHED, BEYOND], ids=["vanished", "beyond"])
+@pytest.mark.parametrize(
+    ("theirs", "ours", "options"),
+    [
+        (so.momentum_ucb, surefoot.MomentumUCB, {"eta": 0.1}),
+        (so.momentum_cb, surefoot.MomentumCB, {"eta": 0.1}),
+        (so.adam_ucb, surefoot.AdamUCB, {"eta": 0.1, "weighting": "unit"}),
+        (so.adam_ucb, surefoot.AdamUCB, {"eta": 0.1}),
+        (so.adam_pi, surefoot.AdamPI, {"eta": 0.1}),
+    ],
+    ids=["momentum_ucb", "momentum_cb", "adam_ucb unit", "adam_ucb", "adam_pi"],
+)
+def test_training_goes_on_as_it_does_in_torch(theirs: Any, ours: Any, options: dict[str, Any], losses: Any) -> None:
+    optimizer = ours([parameter()], lr=0.1, **options)
+    places, weights = stepped(optimizer, losses)
+    with jax.enable_x64(True):
+        theirs_places, theirs_weights, state = scanned(theirs(0.1, **options), losses)
+        seen = so.confidence(state)[0]
+    np.testing.assert_allclose(theirs_weights[-5:], weights[-5:], rtol=1e-6)
+    np.testing.assert_allclose(theirs_places, places, rtol=1e-6, atol=1e-9)
+    assert int(seen["skipped"]) == int(optimizer.confidence()[0]["skipped"])
+    assert float(seen["std"]) == pytest.approx(float(optimizer.confidence()[0]["std"]), rel=1e-6)
+    assert theirs_places[-1] != theirs_places[-5]
+
+
+def test_in_single_precision_a_vanished_spread_comes_back() -> None:
+    places, _, state = scanned(so.momentum_ucb(0.1, eta=0.1), VANISHED)
+    assert int(so.confidence(state)[0]["skipped"]) < 5
+    assert abs(places[-1] - places[-20]) > 1
+
+
+def test_without_momentum_the_statistics_still_have_a_memory() -> None:
+    losses = [1.0, 2.0, 1.5, 3.0, 0.5]
+    _, weights = stepped(surefoot.MomentumUCB([parameter()], lr=0.1, momentum=0, eta=0.5), losses)
+    with jax.enable_x64(True):
+        for beta in (0.0, jnp.zeros(())):
+            np.testing.assert_allclose(scanned(so.momentum_ucb(0.1, eta=0.5, beta=beta), losses)[1], weights, rtol=1e-6)
+        plain = stepped(surefoot.AdamUCB([parameter()], lr=0.1, betas=(0.0, 0.99), eta=0.5), losses)[1]
+        np.testing.assert_allclose(scanned(so.adam_ucb(0.1, eta=0.5, b1=0.0, b2=0.99), losses)[1], plain, rtol=1e-6)
