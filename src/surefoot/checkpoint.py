@@ -12,6 +12,7 @@ from surefoot.moments import Seen, blank
 
 if TYPE_CHECKING:
     from surefoot.optimizer import LossAware
+    from surefoot.wrap import LossWeighted
 
 
 def check_kind(state_dict: Any, optimizer: Optimizer) -> None:
@@ -24,7 +25,7 @@ def check_kind(state_dict: Any, optimizer: Optimizer) -> None:
         )
 
 
-def completed(state_dict: dict[str, Any], optimizer: Optimizer) -> dict[str, Any]:
+def completed(state_dict: dict[str, Any], optimizer: LossAware | LossWeighted) -> dict[str, Any]:
     """A copy of the state dict in which every group has all that this optimizer knows."""
     own = optimizer.param_groups
     check_kind(state_dict, optimizer)
@@ -34,6 +35,8 @@ def completed(state_dict: dict[str, Any], optimizer: Optimizer) -> dict[str, Any
         mine = own[i] if i < len(own) else {}
         known = {k: v for k, v in mine.items() if k not in ("params", "seen", "param_names", "initial_lr")}
         seen = group.get("seen")
+        if "eta" in group:
+            optimizer.rule.check(float(group["eta"]))  # another rule may have meant something else by it
         groups.append({**known, **group, "seen": blank() if seen is None else checked(seen)})
     return {**state_dict, "param_groups": groups}
 
