@@ -85,7 +85,7 @@ def test_nadam_refuses_a_checkpoint_without_its_product() -> None:
 def test_an_eta_that_the_rule_has_no_meaning_for_is_refused_when_it_is_loaded() -> None:
     p = Parameter(torch.ones(1))
     saved = AdamUCB([p], eta=-0.1).state_dict()
-    with pytest.raises(ValueError, match="Invalid eta value: -0.1; the s rule takes"):
+    with pytest.raises(ValueError, match=r"Invalid eta value: -0\.1; the s rule takes"):
         AdamS([p]).load_state_dict(saved)
 
 
