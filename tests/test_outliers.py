@@ -77,6 +77,17 @@ def test_training_goes_on_after_the_spread_has_vanished(cls: type[LossAware], we
     assert optimizer.confidence()[0]["std"] == pytest.approx(0.1, rel=0.5)
 
 
+@CLASS
+@pytest.mark.parametrize("on_device", [False, True], ids=["host", "device"])
+def test_a_first_weight_of_zero_without_eps_is_no_division_by_zero(cls: type[LossAware], on_device: bool) -> None:
+    p = Parameter(torch.zeros(1))
+    options = {} if "Momentum" in cls.__name__ else {"eps": 0}
+    optimizer = cls([p], lr=0.01, weighting="paper", capturable=on_device, **options)
+    moved = [step_on(optimizer, p, loss) for loss in (0.0, 0.0, 2.0, 2.5, 2.0)]
+    assert all(map(math.isfinite, moved))
+    assert any(moved)
+
+
 def test_the_weight_of_unit_weighting_stays_in_bounds() -> None:
     p, optimizer = trained(MomentumUCB, eta=0.01)
     for _ in range(400):

@@ -172,6 +172,7 @@ def test_every_named_optimizer_is_exported() -> None:
 def test_version() -> None:
     assert surefoot.__version__ == metadata.version("surefoot")
     assert re.search(rf"^## {re.escape(surefoot.__version__)}\b", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert f"\nversion: {surefoot.__version__}\n" in (ROOT / "CITATION.cff").read_text()
 
 
 def test_is_typed() -> None:

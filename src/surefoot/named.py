@@ -17,7 +17,7 @@ class LossAwareAdam(LossAware):
     """Adam on the weighted gradient: ``m, v`` of ``weight * g``, ``param -= lr * m_hat / (sqrt(v_hat) + eps)``.
 
     Args:
-        params: parameters, or parameter groups; lr, betas, eps, weight_decay and eta may differ between groups.
+        params: parameters, or parameter groups; every setting but rule and process_group may differ between groups.
         lr: learning rate, a float or a one-element tensor.
         betas: decay rates of the moments.
         eps: added to the denominator.

@@ -13,7 +13,8 @@ import pytest
 import torch
 
 import surefoot
-from surefoot.lab.contestants import Contestant, accepted_options, load_class, parse_all, source_digest
+from surefoot.lab.contestants import Contestant, accepted_options, load_class, parse_all
+from surefoot.lab.described import code_digest
 
 
 def weights() -> list[torch.nn.Parameter]:
@@ -199,8 +200,12 @@ def test_a_file_of_ones_own_is_a_contestant_and_editing_it_makes_another(tmp_pat
     one = Contestant.parse(f"{path}:Slow:lr=0.25")
     assert one.build(weights()).param_groups[0]["lr"] == 0.25
     before = one.code()
-    path.write_text(path.read_text() + "# edited\n")
-    assert one.code() != before
+    path.write_text(path.read_text().replace("pass", "twist = 2"))
+    assert one.code() == before  # of what is loaded, and will be trained with
+    two = Contestant.parse(f"{path}:Slow:lr=0.25")
+    assert two.code() != before
+    assert two.cls.twist == 2
+    assert Contestant.parse(f"{path}:Slow").cls is two.cls
     assert Contestant.parse("adam").code() == Contestant.parse("adams").code() == ""
 
 
@@ -235,7 +240,7 @@ def test_code_of_a_script_goes_by_its_own_lines(tmp_path: Path, monkeypatch: pyt
         module.__file__ = str(script)
         monkeypatch.setitem(sys.modules, "__main__", module)
         exec(compile(script.read_text(), str(script), "exec"), vars(module))
-        digests.append(source_digest(module.Mine))
+        digests.append(code_digest(module.Mine))
     assert digests[0] == digests[1] != digests[2]
 
 
@@ -245,8 +250,8 @@ def test_code_without_a_source_goes_by_its_instructions() -> None:
         exec(compile(text, "<a cell>", "exec"), names)
         return names["f"]
 
-    one, same, other = (source_digest(compiled(f"def f(x):\n    return x * {n}")) for n in (2, 2, 3))
+    one, same, other = (code_digest(compiled(f"def f(x):\n    return x * {n}")) for n in (2, 2, 3))
     assert one == same != other
     # A function inside is told by its own instructions, not by where it lies in memory.
-    one, same, other = (source_digest(compiled(f"def f(x):\n    return (lambda y: y * {n})(x)")) for n in (2, 2, 3))
+    one, same, other = (code_digest(compiled(f"def f(x):\n    return (lambda y: y * {n})(x)")) for n in (2, 2, 3))
     assert one == same != other

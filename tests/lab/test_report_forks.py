@@ -75,6 +75,17 @@ def test_a_fork_says_that_it_is_one(forked, tmp_path):
     assert "A fork" not in write_report([], tmp_path / "none.html").read_text()
 
 
+def test_a_run_that_ended_early_does_not_move_the_others(run):
+    runs = [run("Adam", seed, epochs=4) for seed in range(2)]
+    lost = run("Adam", 2, epochs=4)
+    cut = {**lost.epochs[2], "diverged": True, "step": 25}
+    lost = Run(lost.folder, lost.config, [*lost.epochs[:2], cut])
+    (data,) = curve_data(fields_of([*runs, lost]), [METRIC], {"Adam": 0})
+    assert data.entries[0]["step"] == [12, 24, 36, 48]
+    (alone,) = curve_data(fields_of([lost]), [METRIC], {"Adam": 0})
+    assert alone.entries[0]["step"] == [12, 24, 25]
+
+
 def test_the_command_of_a_fork(forked):
     line = "surefoot fork digits-lr --at 2 -o adam -o adams --seeds 2 --epochs 2 --batch-size 128"
     assert line in again(fields_of(forked()))
@@ -93,6 +104,9 @@ def test_the_command_names_the_folder_and_the_file(run):
     assert "--device cuda --out &#x27;my runs&#x27;" in html()
     assert "surefoot compare odd " in html()
     assert "write that in its place" in html()
+    tasks = [{**own, "name": name} for name in ("odd", "mnist-mlp")]
+    decayed = [run("Adam", 0, task=task, kwargs={"weight_decay": 1e-4}) for task in tasks]
+    assert ["--weight-decay 0.0001" in again(fields_of([one])) for one in decayed] == [True, False]
     assert "surefoot compare tasks/odd.py:make " in html(spec="tasks/odd.py:make")
     assert "write that in its place" not in html(spec="tasks/odd.py:make")
     assert "--out" not in again(fields_of([run("Adam", 0)]))  # runs from an archive lie in no such folder

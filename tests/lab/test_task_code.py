@@ -17,7 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from surefoot.lab.task_code import described, task_code
+from surefoot.lab.described import described
+from surefoot.lab.task_code import task_code
 from surefoot.lab.tasks import NAMED, Task, TaskError, named_task
 
 X, Y = torch.linspace(-1, 1, 40).reshape(10, 4), torch.arange(10) % 3

@@ -9,6 +9,8 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from surefoot.lab import data
 from surefoot.lab.inputs import CropAndFlip, Normalise, choose_subset, mean_and_std
@@ -151,6 +153,23 @@ def reference_crop(image, down, right, mirrored, padding=4):
     return cut.flip(-1) if mirrored else cut
 
 
+class OneDevice(TorchDispatchMode):
+    """Refuses what an accelerator would: tensors of two devices in one operation."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        devices = {one.device for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor) and one.dim()}
+        assert len(devices) < 2, func
+        return func(*args, **(kwargs or {}))
+
+
+def test_images_are_prepared_where_they_are():
+    augment = CropAndFlip(Normalise(torch.zeros(3), torch.ones(3)))
+    images = torch.zeros(2, 3, 32, 32, dtype=torch.uint8, device="meta")
+    for generator in (None, torch.Generator()):
+        with OneDevice():
+            assert augment(images, generator).device.type == "meta"
+
+
 def test_crops_and_flips_are_those_of_a_plain_loop():
     # Pixels from 1: a 0 can only come from the frame.
     images = torch.randint(1, 256, (200, 3, 32, 32), dtype=torch.uint8)
@@ -224,7 +243,7 @@ def test_subset_of_a_task():
     whole, part = find_task("digits-lr"), find_task("digits-lr", subset=100, subset_seed=3)
     assert len(part.train[0]) == len(part.train[1]) == 100
     assert part.settings == {"subset": 100, "subset_seed": 3}
-    assert part.data_digest == whole.data_digest
+    assert part.digest == whole.digest
     assert torch.equal(part.valid[0], whole.valid[0])
     rows = {tuple(row) for row in whole.train[0].tolist()}
     assert all(tuple(row) in rows for row in part.train[0].tolist())

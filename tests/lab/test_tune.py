@@ -151,6 +151,9 @@ def test_divergence_is_a_result_and_counts(tiny_task: MakeTask, tmp_path: Path) 
     assert states[1e30] == ("diverged", math.inf)
     assert {states[lr][0] for lr in (1e-2, 1e-1)} == {"done"}
     assert found.rows()[0][3] == "3 of 3 (1 diverged)"
+    nowhere = {"share": lambda outputs, targets: outputs.mean() * float("nan")}
+    unknown = search(tiny_task(metrics=nowhere), ["sgd"], tmp_path / "nan", space={"lr": "1e-2"}, metric="valid_share")
+    assert [(one.state, one.value) for one in unknown.studies[0].trials] == [("diverged", math.inf)]
     lost = search(tiny_task(), ["sgd"], tmp_path, space={"lr": "1e30,1e31"}, metric="valid_accuracy")
     assert [one.value for one in lost.studies[0].trials] == [-math.inf, -math.inf]
     assert lost.best == {}

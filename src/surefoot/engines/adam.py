@@ -16,6 +16,7 @@ from surefoot.engines.base import (
     counted,
     decay_decoupled,
     descent,
+    eps_of,
     keep,
     ops_of,
     plain,
@@ -23,7 +24,7 @@ from surefoot.engines.base import (
     weighted,
 )
 from surefoot.engines.lists import Tensors, add_scaled, square_into
-from surefoot.engines.normalised import LEAST_GAIN, advance
+from surefoot.engines.normalised import advance, kernel_knows
 from surefoot.moments import Number
 
 #: Well inside of what float32 can hold.
@@ -56,7 +57,8 @@ class Adam(Engine):
         spread = correction * math.sqrt(power)
         # The maximum of AMSGrad has to be kept in units of the weight, which the kernel knows nothing about. The kernel
         # takes the gains as the rest of the decays, and units that fit into float32: not so when weights are near zero.
-        fits = min(gain1, gain2) > LEAST_GAIN and max(step_size, group["eps"]) <= MOST * spread
+        known = kernel_knows(min(gain1, gain2), members.params[0].device)
+        fits = known and max(step_size, group["eps"]) <= MOST * spread
         if path == "fused" and fits and not group["amsgrad"]:
             _fused(members, group, lr, step_size, spread, (decay1, decay2), negative=weight < 0)
             return
@@ -100,7 +102,7 @@ def _move(
         ops.maximum_(members.kept[2], ops.mul(squares, power))
         squares, spread = members.kept[2], correction
     denominators = ops.mul(ops.sqrt(squares), spread)
-    ops.add_(denominators, group["eps"])
+    ops.add_(denominators, eps_of(group))
     add_scaled(ops, members.params, ops.div(members.kept[0], denominators), -step_size)
 
 
@@ -134,7 +136,7 @@ def _fused(
         beta1=decays[0],
         beta2=decays[1],
         weight_decay=decay,
-        eps=group["eps"] / spread,
+        eps=eps_of(group) / spread,
         amsgrad=False,
         maximize=bool(group["maximize"]) != negative,
     )
@@ -158,7 +160,7 @@ def _fused_on_device(members: Members, group: dict[str, Any], h: Tensors, procee
         beta1=beta1,
         beta2=beta2,
         weight_decay=float(group["weight_decay"]) if decoupled else 0.0,
-        eps=group["eps"],
+        eps=eps_of(group),
         amsgrad=bool(group["amsgrad"]),
         maximize=False,
         found_inf=torch.logical_not(proceed).to(torch.float32),
@@ -171,5 +173,5 @@ _STEPS: dict[torch.device, Tensor] = {}
 def _long_ago(device: torch.device) -> Tensor:
     """A step count so large that the kernel's own bias correction is exactly 1."""
     if device not in _STEPS:
-        _STEPS[device] = torch.full((), 1e30, device=device)
+        _STEPS[device] = torch.full((), 1e30, dtype=torch.float32, device=device)
     return _STEPS[device]

@@ -11,6 +11,7 @@ from surefoot.engines.base import (
     betas_of,
     counted,
     decay_decoupled,
+    eps_of,
     keep,
     masked,
     ops_of,
@@ -38,7 +39,7 @@ class AdaMax(Engine):
         add_scaled(ops, averages, h, 1 - beta1)
         ops.mul_(largest, keep(beta2, proceed))
         sizes = ops.abs(h)
-        ops.add_(sizes, group["eps"])
+        ops.add_(sizes, eps_of(group))
         ops.maximum_(largest, masked(sizes, proceed))
         # Before the first step that counts, the largest is 0 as well.
         move = masked(ops.div(averages, largest), proceed)

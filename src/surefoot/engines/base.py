@@ -149,6 +149,11 @@ def betas_of(group: dict[str, Any]) -> tuple[float, float]:
     return float(beta1), float(beta2)
 
 
+def eps_of(group: dict[str, Any]) -> float:
+    """The eps of a group; for 0 the least normal float32, so that what has no gradient yet is not 0 / 0."""
+    return float(group["eps"]) or 2.0**-126
+
+
 def scalar_on(device: torch.device, value: Number) -> Tensor:
     """A number as a 0-d tensor on a device: a float is filled in there, because copying it over would wait."""
     if isinstance(value, Tensor):

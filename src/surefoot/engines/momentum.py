@@ -20,7 +20,7 @@ from surefoot.engines.base import (
     weighted,
 )
 from surefoot.engines.lists import Tensors, add_scaled
-from surefoot.engines.normalised import LEAST_GAIN, advance
+from surefoot.engines.normalised import advance, kernel_knows
 from surefoot.moments import Number
 
 #: The kernel refuses a buffer when its momentum is exactly zero, as the first step's is.
@@ -59,7 +59,7 @@ class Momentum(Engine):
         mean, decay, gain = advance(members.scalars["weight_mean"], abs(weight), beta)
         step_size = lr * mean / (1 - beta**t)
         decay_decoupled(members, group, lr, 1, ops)
-        if path == "fused" and gain > LEAST_GAIN and not group["nesterov"]:
+        if path == "fused" and kernel_knows(gain, members.params[0].device) and not group["nesterov"]:
             _fused(members, group, step_size, decay, negative=weight < 0)
             return
         newest = -gain if weight < 0 else gain

@@ -14,6 +14,7 @@ from surefoot.engines.base import (
     betas_of,
     counted,
     decay_decoupled,
+    eps_of,
     keep,
     ops_of,
     root,
@@ -48,7 +49,7 @@ class NAdam(Engine):
         ops.mul_(squares, keep(beta2, proceed))
         square_into(ops, squares, h, 1 - beta2)
         denominators = ops.mul(ops.sqrt(squares), 1 / root(1 - beta2**t))
-        ops.add_(denominators, group["eps"])
+        ops.add_(denominators, eps_of(group))
         mu, mu_next = (beta1 * (1 - 0.5 * WARM_UP ** (s * group["momentum_decay"])) for s in (t, t + 1))
         product = _multiply_in(members.scalars["mu_product"], mu, proceed)
         newest = applied(lr, proceed) * (1 - mu) / (1 - product)

@@ -23,13 +23,11 @@ from surefoot.lab.results import Results, trimmed
 from surefoot.lab.runner import is_done
 from surefoot.lab.store import Run, StoreError, read_run, write_config
 from surefoot.lab.task_code import task_code
-from surefoot.lab.tasks import NAMED, Task
+from surefoot.lab.tasks import NAMED, PAPER_WEIGHT_DECAY, Task
 from surefoot.lab.user_code import FAULTS
 
 #: The paper's method next to its baseline; what `surefoot compare` shows when nothing is asked for.
 DEMO_OPTIMIZERS = ("adam", "adamucb", "adamcb", "adams")
-#: The paper's L2 penalty, for its tasks; other tasks use what each optimizer's class says.
-PAPER_WEIGHT_DECAY = 1e-4
 
 
 def compare(

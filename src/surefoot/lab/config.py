@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import surefoot
 from surefoot.lab.contestants import Contestant
+from surefoot.lab.described import code_digest
 from surefoot.lab.provenance import provenance
 from surefoot.lab.store import FORMAT
 from surefoot.lab.task_code import task_code
@@ -135,7 +136,7 @@ def _slug(text: str) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON holds it; functions and classes by their path."""
+    """A value as JSON holds it; functions and classes by their path, the user's own with a digest of their code."""
     if isinstance(value, Mapping):
         return {str(name): _plain(item) for name, item in value.items()}
     if isinstance(value, tuple | list):
@@ -143,7 +144,7 @@ def _plain(value: Any) -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if hasattr(value, "__qualname__"):
-        return f"{value.__module__}:{value.__qualname__}"
+        return ":".join(filter(None, [value.__module__, value.__qualname__, code_digest(value)]))
     if hasattr(value, "item") and getattr(value, "ndim", 1) == 0:
         return value.item()
     text = repr(value)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import difflib
-import hashlib
 import inspect
 import math
 import re
@@ -12,11 +11,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from types import CodeType
+from types import ModuleType
 from typing import Any
 
 import torch
 
+from surefoot.lab.described import code_digest
 from surefoot.lab.user_code import FAULTS, CodeError, import_module, load_file, told
 
 # A name, a dotted path, or "module:Class" / "file.py:Class"; options follow after a colon.
@@ -77,7 +77,7 @@ class Contestant:
         if schedule is not None and schedule not in _SCHEDULES:
             raise ValueError(f"unknown schedule {schedule!r}; choose {' or '.join(_SCHEDULES)}, or leave it out")
         given = None if isinstance(class_path, str) else class_path
-        found = load_class(class_path) if isinstance(class_path, str) else class_path
+        found = load_class(class_path, again=True) if isinstance(class_path, str) else class_path
         if not hasattr(found, "__name__"):  # functools.partial
             raise ValueError(f"{found!r} has no name to show in the results; give its class, and options with it")
         class_path = class_path if isinstance(class_path, str) else _path_of(found)
@@ -152,8 +152,16 @@ class Contestant:
         return own is not None and own.default is not None
 
     def code(self) -> str:
-        """Digest of the class's source file, '' for torch and surefoot: an edited optimizer is another one."""
-        return source_digest(self.cls)
+        """Digest of the class's code, '' for torch and surefoot: an edited optimizer is another one."""
+        return code_digest(self.cls)
+
+    def check_code(self, recorded: str) -> None:
+        """Refuse a class that is not the one a run was planned with: another process loads its file anew."""
+        travels = self.cls.__module__ == "__main__" or "<locals>" in self.cls.__qualname__  # itself, not its name
+        if not travels and self.code() != recorded:
+            raise ValueError(
+                f"the code of the optimizer {self.spec!r} changed after the comparison began; start the command again"
+            )
 
 
 def parse_all(specs: Sequence[str | Contestant | type[torch.optim.Optimizer]]) -> list[Contestant]:
@@ -199,8 +207,12 @@ def _refused(spec: Any) -> str:
     return f"{spec!r} is not an optimizer to compare: {how}"
 
 
-def load_class(path: str) -> type[torch.optim.Optimizer]:
+def load_class(path: str, *, again: bool = False) -> type[torch.optim.Optimizer]:
     """Import an optimizer class from `package.module.Class`, `package.module:Class` or `file.py:Class`.
+
+    Args:
+        path: where it is.
+        again: load a file once more that was edited since; otherwise what is loaded stays, until a comparison ends.
 
     >>> load_class("torch.optim:AdamW").__name__
     'AdamW'
@@ -215,7 +227,7 @@ def load_class(path: str) -> type[torch.optim.Optimizer]:
     if not colon and path.endswith(".py"):
         raise ValueError(f"{path!r} is a file and not yet an optimizer; name the class in it, like '{path}:MyClass'")
     try:
-        module = _load_file(module_name) if module_name.endswith(".py") else import_module(module_name)
+        module = _load_file(module_name, again) if module_name.endswith(".py") else import_module(module_name)
         found: Any = module
         for part in name.split("."):
             found = getattr(found, part)
@@ -228,43 +240,6 @@ def load_class(path: str) -> type[torch.optim.Optimizer]:
     if not callable(found) or inspect.isbuiltin(found) or (isinstance(found, type) and not hasattr(found, "step")):
         raise ValueError(f"{path!r} is not an optimizer class but {found!r}")
     return found
-
-
-def source_digest(thing: Any) -> str:
-    """Digest of the code that defines a class or function; '' for torch and surefoot, which have versions.
-
-    What is imported goes by its whole file, so that helpers count too; what a script or notebook defines goes by its
-    own lines, so that asking for more seeds there does not make every run another one.
-    """
-    module = getattr(thing, "__module__", None) or ""
-    if module.split(".")[0] in ("torch", "surefoot", "builtins"):
-        return ""
-    try:
-        if module == "__main__":
-            data = inspect.getsource(thing).encode()
-        else:
-            data = Path(inspect.getsourcefile(thing) or "").read_bytes()
-    except (TypeError, OSError):
-        data = _bytecode(thing)
-    return hashlib.sha256(data).hexdigest()[:16]
-
-
-def _bytecode(thing: Any) -> bytes:
-    """What is left of code without a source: the instructions and constants of its functions."""
-    codes = [
-        code
-        for value in (vars(thing).values() if isinstance(thing, type) else [thing])
-        if (code := getattr(value, "__code__", None)) is not None
-    ]
-    return b"".join(_instructions(code) for code in codes)
-
-
-def _instructions(code: CodeType) -> bytes:
-    inner = [_instructions(one) for one in code.co_consts if isinstance(one, CodeType)]
-    # Sets print in another order in every process, and code with its address.
-    plain = [sorted(map(repr, one)) if isinstance(one, frozenset) else one for one in code.co_consts]
-    shown = [one for one in plain if not isinstance(one, CodeType)]
-    return b"".join([code.co_code, repr((code.co_names, shown)).encode(), *inner])
 
 
 def _path_of(cls: type) -> str:
@@ -288,9 +263,24 @@ def _short_names() -> dict[str, str]:
     return names
 
 
-@cache
-def _load_file(path: str) -> Any:
-    return load_file(Path(path), "surefoot_contestant")  # once: a class loaded twice would be two classes
+#: Files that were loaded, by path, with the text they had: a class loaded twice would be two classes.
+_FILES: dict[Path, tuple[bytes, ModuleType]] = {}
+
+
+def _load_file(path: str, again: bool) -> ModuleType:
+    file = Path(path).expanduser().resolve()
+    if file in _FILES and (not again or _FILES[file][0] == _text(file)):
+        return _FILES[file][1]
+    text = _text(file)
+    _FILES[file] = text, load_file(file, "surefoot_contestant")
+    return _FILES[file][1]
+
+
+def _text(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError:  # load_file tells it
+        return b""
 
 
 def accepted_options(cls: Any) -> set[str]:

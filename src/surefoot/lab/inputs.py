@@ -48,7 +48,8 @@ class Normalise:
     std: Tensor
 
     def __call__(self, images: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        return images.float().sub_(self.mean[:, None, None]).div_(self.std[:, None, None])
+        mean, std = (part[:, None, None].to(images.device) for part in (self.mean, self.std))
+        return images.float().sub_(mean).div_(std)
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,8 +86,8 @@ class CropAndFlip:
         columns = torch.arange(width)
         columns = torch.where(mirrored, columns.flip(0), columns) + right
         rows = (torch.arange(height) + down) * framed.shape[-1]
-        pixels = (rows[:, :, None] + columns[:, None, :]).reshape(count, 1, -1).expand(-1, channels, -1)
-        return framed.flatten(2).gather(2, pixels).reshape(images.shape)
+        pixels = (rows[:, :, None] + columns[:, None, :]).reshape(count, 1, -1).to(images.device)
+        return framed.flatten(2).gather(2, pixels.expand(-1, channels, -1)).reshape(images.shape)
 
 
 def choose_subset(targets: Tensor, size: int, seed: int | None = None) -> Tensor:

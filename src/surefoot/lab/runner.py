@@ -22,7 +22,7 @@ from surefoot.lab.store import (
     write_atomic,
     write_config,
 )
-from surefoot.lab.trainer import Trainer, pinned_arithmetic
+from surefoot.lab.trainer import Trainer, pinned_arithmetic, unlisted
 from surefoot.lab.user_code import FAULTS
 
 if TYPE_CHECKING:
@@ -67,7 +67,9 @@ def run(
         log = MetricsLog(folder / "metrics.jsonl")
         try:
             with pinned_arithmetic(config["threads"]):
-                trainer = Trainer(config, task, contestant or contestant_of(config))
+                contestant = contestant or contestant_of(config)
+                contestant.check_code(config["optimizer"]["code"])
+                trainer = Trainer(config, task, contestant)
                 done = _restore(trainer, folder, config, log, start)
                 _compute(trainer, folder, config, log, done, on_epoch, jobs)
         except (KeyboardInterrupt, StoreError, Busy):
@@ -83,8 +85,9 @@ def run(
 def contestant_of(config: Mapping[str, Any]) -> Contestant:
     """The contestant that a configuration describes."""
     optimizer = config["optimizer"]
+    options = {name: unlisted(value) for name, value in optimizer["kwargs"].items()}
     return Contestant(
-        optimizer["label"], optimizer["class"], {}, spec=optimizer["spec"], schedule=optimizer.get("schedule")
+        optimizer["label"], optimizer["class"], options, spec=optimizer["spec"], schedule=optimizer.get("schedule")
     )
 
 

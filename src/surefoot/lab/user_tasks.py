@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import inspect
 import os
 from collections.abc import Mapping
@@ -11,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from surefoot.lab.described import code_digest, text_digest
 from surefoot.lab.download import DataError
 from surefoot.lab.tasks import Task, TaskError
 from surefoot.lab.user_code import FAULTS, CodeError, import_module, load_file, told
@@ -36,8 +36,10 @@ def user_task(spec: str, data_dir: str | os.PathLike[str] | None, overrides: Map
         raise TaskError(
             f"{spec} takes no option {', '.join(sorted(left))}; make the task with a function that has such an argument"
         )
-    # An edited file is another task: without this, runs of the old model would pass for runs of the new one.
-    source = hashlib.sha256(Path(str(module.__file__)).read_bytes()).hexdigest()[:16] if module.__file__ else ""
+    # An edited file is another task: without this, runs of the old model would pass for runs of the new one. A module
+    # that was imported before goes by what is loaded, whatever its file says by now.
+    text = Path(str(module.__file__)).read_text(errors="replace") if place.endswith(".py") else ""
+    source = text_digest(text) if text else code_digest(module)
     options = {key: value for key, value in taken.items() if key not in ("batch_size", "data_dir")}
     return dataclasses.replace(
         task,

@@ -17,10 +17,10 @@ from typing import Any
 import torch
 from torch.optim.optimizer import ParamsT
 
-from surefoot.lab.compare import PAPER_WEIGHT_DECAY
 from surefoot.lab.fields import standing
 from surefoot.lab.paper.published import Configuration, eta_of
 from surefoot.lab.store import Run
+from surefoot.lab.tasks import PAPER_WEIGHT_DECAY
 from surefoot.moments import Seen, observe
 
 #: Learning rates of the CNN's ablation, the paper's first: every contestant gets each of them.
@@ -161,6 +161,7 @@ def pieces(configuration: Configuration) -> dict[str, Piece]:
         "tilt alone, eta 0.1": Piece("adamucb", {"eta": 0.1, "weighting": "unit"}),
         "tilt alone, eta 0.3": Piece("adamucb", {"eta": 0.3, "weighting": "unit"}),
         "tilt alone, eta 1": Piece("adamucb", {"eta": 1, "weighting": "unit"}),
+        "tilt alone, eta -0.3": Piece("adamucb", {"eta": -0.3, "weighting": "unit"}),
         "random tilt alone, eta 0.3": Piece("adams", {"eta": 0.3, "weighting": "unit"}),
         "both: AdamUCB": Piece("adamucb", {"eta": eta_of(configuration, "AdamUCB")}),
         "both: AdamS": Piece("adams", {"eta": eta_of(configuration, "AdamS")}),

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from surefoot._extras import require
-from surefoot.lab.compare import PAPER_WEIGHT_DECAY
 from surefoot.lab.fields import fields_of, standing, value_at
 from surefoot.lab.paper.published import (
     METRICS,
@@ -26,6 +25,7 @@ from surefoot.lab.paper.published import (
 )
 from surefoot.lab.stats import LEVEL, MeanStd, mean_std
 from surefoot.lab.store import Run
+from surefoot.lab.tasks import PAPER_WEIGHT_DECAY
 
 #: What the lab calls the paper's metrics, and what the paper's unit is (accuracy is in percent there).
 RECORDED = {"train_loss": ("train_loss", 1.0), "val_loss": ("valid_loss", 1.0), "val_acc": ("valid_accuracy", 100.0)}

@@ -20,6 +20,7 @@ QUESTIONS = (
     ("Does the tilt alone help?", "tilt alone, eta 0.1", "plain Adam"),
     ("Does the tilt alone help?", "tilt alone, eta 0.3", "plain Adam"),
     ("Does the tilt alone help?", "tilt alone, eta 1", "plain Adam"),
+    ("Does optimism alone help?", "tilt alone, eta -0.3", "plain Adam"),
     ("Does the random tilt alone help?", "random tilt alone, eta 0.3", "plain Adam"),
     ("Does the tilt add to the scale?", "both: AdamUCB", "std scale alone"),
     ("Does the random tilt add to the scale?", "both: AdamS", "std scale alone"),

@@ -62,7 +62,14 @@ def _field_curves(each: Field, metrics: Sequence[str], series: dict[str, int], e
     epochs = sorted({*recorded[:1], *recorded[::-every]})
     data = CurveData(epochs=epochs, every=every, hidden=_hidden(each, metrics))
     for entry in each.entries:
-        steps = {record["epoch"]: record.get("step") for run in entry.runs for record in run.epochs}
+        # A run that diverged has fewer steps in its last epoch; where all did, theirs are all there is.
+        steps = {
+            record["epoch"]: record.get("step")
+            for diverged in (True, False)
+            for run in entry.runs
+            for record in run.epochs
+            if bool(record.get("diverged")) is diverged
+        }
         values = {}
         for metric in metrics:
             curves = [_curve(run, metric, epochs) for run in entry.runs]

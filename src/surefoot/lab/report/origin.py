@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from surefoot.lab.fields import Field
 from surefoot.lab.report.forks import continued, forked_at, keeps_state
 from surefoot.lab.report.page import escape
+from surefoot.lab.tasks import NAMED, PAPER_WEIGHT_DECAY
 
 if TYPE_CHECKING:
     from surefoot.lab.store import Run
@@ -101,7 +102,7 @@ def _command(each: Field) -> str:
     words += ["--dropout"] if settings.get("dropout") else []
     words += ["--subset", str(settings["subset"])] if settings.get("subset") else []
     words += _shared(each, "lr", "--lr", 1e-3)
-    words += _shared(each, "weight_decay", "--weight-decay", 1e-4)
+    words += _shared(each, "weight_decay", "--weight-decay", PAPER_WEIGHT_DECAY if name in NAMED else None)
     threads = max(run.config.get("threads", 1) for run in each.runs)
     words += ["--threads", str(threads)] if threads != 1 else []
     device = str(each.runs[0].config.get("device") or "cpu")
@@ -120,11 +121,11 @@ def _out(each: Field) -> list[str]:
     return ["--out", folders.pop()] if len(folders) == 1 else []
 
 
-def _shared(each: Field, option: str, flag: str, usual: float) -> list[str]:
+def _shared(each: Field, option: str, flag: str, usual: float | None) -> list[str]:
     """The flag that gives an option to every contestant whose own line does not name it."""
     values = {
         (entry.optimizer.get("kwargs") or {}).get(option)
         for entry in each.entries
         if f"{option}=" not in str(entry.optimizer.get("spec", ""))
     } - {None}
-    return [flag, f"{values.pop():g}"] if len(values) == 1 and usual not in values else []
+    return [flag, repr(float(values.pop()))] if len(values) == 1 and usual not in values else []

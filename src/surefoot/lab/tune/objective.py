@@ -133,7 +133,7 @@ def _goes_on(one: _Going, rung: int, error: str, studies: Studies, on_end: Calla
             studies.tell(one.taken, None)
         else:
             trial.set_user_attr("epochs", spent)
-            lost = [run.seed for run in runs if _diverged(run, rung)]
+            lost = [run.seed for run in runs if _lost(run, plan, rung)]
             if lost:
                 trial.set_user_attr("diverged", lost)
             value = _value(runs, plan, rung, bool(lost))
@@ -152,12 +152,14 @@ def _goes_on(one: _Going, rung: int, error: str, studies: Studies, on_end: Calla
     return False
 
 
-def _diverged(run: Run, rung: int) -> bool:
-    return run.diverged and last_epoch(run.epochs) <= rung
+def _lost(run: Run, plan: Plan, rung: int) -> bool:
+    """Whether a run diverged by then, or has no value there because the metric was not a number."""
+    diverged = run.diverged and last_epoch(run.epochs) <= rung
+    return diverged or any(row["epoch"] == rung and row[plan.metric] is None for row in run.epochs)
 
 
 def _value(runs: Sequence[Run], plan: Plan, rung: int, lost: bool) -> float:
-    """The mean over seeds; one seed that diverged makes the setting the worst there is."""
+    """The mean over seeds; one seed that was lost makes the setting the worst there is."""
     if lost:
         return -math.inf if plan.maximize else math.inf
     rows = [next(row for row in run.epochs if row["epoch"] == rung) for run in runs]
