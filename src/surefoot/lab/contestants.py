@@ -13,6 +13,7 @@ from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 
@@ -153,12 +154,14 @@ class Contestant:
 
     def code(self) -> str:
         """Digest of the class's code, '' for torch and surefoot: an edited optimizer is another one."""
-        return code_digest(self.cls)
+        return code_digest(self.given) if self.given is not None else _code_when_loaded(self.cls)
 
     def check_code(self, recorded: str) -> None:
-        """Refuse a class that is not the one a run was planned with: another process loads its file anew."""
-        travels = self.cls.__module__ == "__main__" or "<locals>" in self.cls.__qualname__  # itself, not its name
-        if not travels and self.code() != recorded:
+        """Refuse a class that is not the one a run was planned with: another process loads its file anew.
+
+        A class that was given as such is sent there itself, if it cannot be found by its name.
+        """
+        if self.given is None and self.code() != recorded:
             raise ValueError(
                 f"the code of the optimizer {self.spec!r} changed after the comparison began; start the command again"
             )
@@ -261,6 +264,16 @@ def _short_names() -> dict[str, str]:
         if name[0].isupper() and not name.isupper():  # classes; none is imported before it is asked for
             names.setdefault(name.lower(), f"surefoot.{name}")
     return names
+
+
+_CODES: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
+
+
+def _code_when_loaded(cls: Any) -> str:
+    """The digest that a class had before it was used: one that counts its instances is still the same."""
+    if cls not in _CODES:
+        _CODES[cls] = code_digest(cls)
+    return _CODES[cls]
 
 
 #: Files that were loaded, by path, with the text they had: a class loaded twice would be two classes.

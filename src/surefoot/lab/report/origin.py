@@ -128,4 +128,5 @@ def _shared(each: Field, option: str, flag: str, usual: float | None) -> list[st
         for entry in each.entries
         if f"{option}=" not in str(entry.optimizer.get("spec", ""))
     } - {None}
-    return [flag, repr(float(values.pop()))] if len(values) == 1 and usual not in values else []
+    (value, *others) = values or {None}
+    return [] if value is None or others or value == usual else [flag, repr(float(value))]
