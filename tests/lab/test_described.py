@@ -32,6 +32,7 @@ class Parent(torch.optim.Optimizer):
         return -helper(p.grad) * FACTOR
 class Mine(Parent):
     twist = 1
+    table = {"shares": [0.1, 0.9]}
     def __init__(self, params, lr=0.1, power=0.5):
         super().__init__(params, {"lr": lr, "power": power})
     @torch.no_grad()
@@ -55,6 +56,7 @@ def defined(text: str = CELL) -> Any:
         ("alpha=1 *", "alpha=2 *"),  # inside a decorated function
         ("power=0.5", "power=0.6"),
         ("twist = 1", "twist = 2"),
+        ("[0.1, 0.9]", "[0.2, 0.8]"),
         ("return -helper", "return helper"),  # in a parent
         ("x * 1.0", "x * 3.0"),
         ("FACTOR = 1.0", "FACTOR = 2.0"),

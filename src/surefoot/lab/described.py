@@ -154,14 +154,15 @@ def _bare(function: FunctionType) -> FunctionType:
 
 
 def _members(cls: type) -> dict[str, Any]:
-    """What a class of the user's defines: its functions, and the constants beside them."""
+    """What a class of the user's defines: its functions, classes and plain values."""
     found: dict[str, Any] = {}
     for name, value in vars(cls).items():
-        inner = getattr(value, "__func__", getattr(value, "fget", value))
-        if isinstance(inner, FunctionType):
+        ways = (getattr(value, way, None) for way in ("__func__", "fget", "func"))  # methods, properties, cached ones
+        inner = next((one for one in (value, *ways) if isinstance(one, FunctionType)), None)
+        if inner is not None:
             if _is_users(_bare(inner)):  # torch writes an inherited step() into the class when it is first used
                 found[name] = inner
-        elif _is_constant(value) and not name.startswith("__"):
+        elif not name.startswith("__") and (_is_plain(value) or isinstance(value, type)):
             found[name] = value
     return found
 
@@ -174,12 +175,12 @@ def _loaded(module: ModuleType) -> bytes:
             parts.append(repr((name, value)).encode())
         elif getattr(value, "__module__", None) == module.__name__ and isinstance(value, FunctionType | type):
             members = _members(value) if isinstance(value, type) else {"": value}
-            parts += [repr((name, key)).encode() + _own(member) for key, member in sorted(members.items())]
+            for key, member in sorted(members.items()):
+                if isinstance(member, FunctionType):
+                    parts.append(repr((name, key)).encode() + _instructions(_bare(member).__code__))
+                elif _is_constant(member):
+                    parts.append(repr((name, key, member)).encode())
     return b"\n".join(parts)
-
-
-def _own(member: Any) -> bytes:
-    return _instructions(_bare(member).__code__) if isinstance(member, FunctionType) else repr(member).encode()
 
 
 def _is_constant(value: Any) -> bool:
