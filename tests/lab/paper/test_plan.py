@@ -46,7 +46,7 @@ def test_ablation_has_two_lengths_and_a_sweep_of_rates() -> None:
         ("mnist-lr", 12, 5), ("mnist-lr", 45, 5), ("mnist-mlp", 12, 5), ("mnist-mlp", 45, 5), ("cifar10-cnn", 20, 5),
     ]  # fmt: skip
     assert found[-1].overrides["subset"] == 10_000
-    assert len(found[-1].optimizers) == 4 * len(ablation.cnn_pieces(LR._replace(dataset="cifar10", model="cnn")))
+    assert len(found[-1].optimizers) == 3 * len(ablation.cnn_pieces(LR._replace(dataset="cifar10", model="cnn")))
     assert [one.epochs for one in blocks("ablation", epochs=2, model="lr")] == [2]
 
 
