@@ -236,6 +236,11 @@ def test_the_picture_is_of_the_length_that_most_pieces_have(paper_run: MakeRun) 
     assert picture is not None
     assert "12 epochs" in picture.title
     assert len(picture.rows[0][0].lines) == 6
+    fifth = piece_run(paper_run, MLP, pieces(MLP)[names[4]], 1, epochs=17)  # all but one: a piece that was given up
+    longer = taken_apart([*runs, *ahead, fifth], MLP)
+    assert longer is not None
+    assert "17 epochs" in longer.title
+    assert len(longer.rows[0][0].lines) == 5
 
 
 def test_nothing_to_tell() -> None:

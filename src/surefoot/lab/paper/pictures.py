@@ -157,14 +157,15 @@ def across_eta(replication: Replication, one: Configuration) -> Picture | None:
 
 
 def taken_apart(runs: Sequence[Run], one: Configuration) -> Picture | None:
-    """The pieces of the method on one model, over the longest training that the most of them were given."""
+    """The pieces of the method on one model, over the longest training that three in four of them were given."""
     found = pieces_run(runs, one)
     lengths = sorted({len(run.epochs) for every in found.values() for run in every})
     reached = {
         length: {name: seeds for name, every in found.items() if (seeds := at_horizon(every, length))}
         for length in lengths
     }
-    horizon = max(reached, key=lambda length: (len(reached[length]), length), default=0)
+    most = max(map(len, reached.values()), default=0)
+    horizon = max((length for length, there in reached.items() if 4 * len(there) >= 3 * most), default=0)
     entries = reached.get(horizon, {})
     if len(entries) <= 3:  # Adam and the whole method alone take nothing apart
         return None
