@@ -282,10 +282,8 @@ _FILES: dict[Path, tuple[bytes, ModuleType]] = {}
 
 def _load_file(path: str, again: bool) -> ModuleType:
     file = Path(path).expanduser().resolve()
-    if file in _FILES and (not again or _FILES[file][0] == _text(file)):
-        return _FILES[file][1]
-    text = _text(file)
-    _FILES[file] = text, load_file(file, "surefoot_contestant")
+    if file not in _FILES or (again and _FILES[file][0] != _text(file)):
+        _FILES[file] = _text(file), load_file(file, "surefoot_contestant")
     return _FILES[file][1]
 
 
