@@ -31,6 +31,7 @@ QUESTIONS = (
     ("Is it as good as schedule-free?", "std scale alone", "schedule-free AdamW"),
 )
 Entries = Mapping[str, Sequence[Run]]
+Questions = Sequence[tuple[str, str, str]]
 
 
 def ablation_text(runs: Sequence[Run]) -> str:
@@ -46,7 +47,7 @@ def ablation_text(runs: Sequence[Run]) -> str:
         for horizon in HORIZONS:
             entries = {name: ended for name, seeds in found.items() if (ended := at_horizon(seeds, horizon))}
             if len(entries) > 3:  # Adam and the whole method alone take nothing apart
-                body = f"{results_table(entries, horizon)}\n{answers_table(entries, horizon)}"
+                body = f"{results_table(entries, horizon)}\n{answers_table(entries, horizon, QUESTIONS)}"
                 parts.append(f"## {plain[model].name}, {horizon} epochs\n\n{body}")
     length, rates = rates_run(runs, plain["cnn"])
     if rates:
@@ -66,9 +67,9 @@ def results_table(entries: Entries, epoch: int) -> str:
     return table(["contestant", *HEADS.values()], rows)
 
 
-def answers_table(entries: Entries, epoch: int) -> str:
+def answers_table(entries: Entries, epoch: int, questions: Questions) -> str:
     """The questions that these contestants answer, on training loss and validation accuracy."""
-    asked = [(question, one, other) for question, one, other in QUESTIONS if one in entries and other in entries]
+    asked = [(question, one, other) for question, one, other in questions if one in entries and other in entries]
     pairs = [(one, other) for _, one, other in asked]
     loss, accuracy = (answers(entries, pairs, metric, epoch) for metric in ("train_loss", "val_acc"))
     rows = [
@@ -78,25 +79,39 @@ def answers_table(entries: Entries, epoch: int) -> str:
 
 
 def rates_table(found: Mapping[str, Mapping[float, Sequence[Run]]], length: int) -> str:
-    """The CNN's ablation: every contestant at every rate, then each at its best rate against Adam at its best."""
-    entries: dict[str, Sequence[Run]] = {}
-    best: dict[str, str] = {}
-    for name, rates in found.items():
-        labels = {f"{name}, lr {lr:g}": seeds for lr, seeds in sorted(rates.items())}
-        entries |= labels
-        scores = {label: spread_at(seeds, "val_acc", length).mean for label, seeds in labels.items()}
-        scores = {label: score for label, score in scores.items() if score == score}  # all diverged: no score
-        if scores:
-            best[name] = max(scores, key=lambda label: scores[label])
-    text = results_table(entries, length)
-    base, usual = best.get("plain Adam"), f"plain Adam, lr {RATES[0]:g}"
-    pairs = [(f"{name}, lr {RATES[0]:g}", usual) for name in found if name != "plain Adam"]
-    pairs += [(label, base) for name, label in best.items() if base and name != "plain Adam"]
-    pairs = list(dict.fromkeys((one, other) for one, other in pairs if one in entries and other in entries))
-    said = answers(entries, pairs, "val_acc", length)
-    rows = [[f"{one} against {other}", words] for (one, other), words in zip(pairs, said)]
-    note = "The rate of the paper first, then every contestant at its best rate (picked on these very runs).\n"
-    return f"{text}\n{note}\n{table(['contestants', 'validation accuracy (%)'], rows)}"
+    """The CNN's ablation: every contestant at every rate, and what that answers."""
+    entries = {_at(name, lr): seeds for name, rates in found.items() for lr, seeds in sorted(rates.items())}
+    best = {name: _at(name, lr) for name, rates in found.items() if (lr := _best_rate(rates, length))}
+    note = "The best rate of a contestant is picked on these very runs, among those that have the most seeds.\n"
+    answered = answers_table(entries, length, rate_questions(list(found), best))
+    return f"{results_table(entries, length)}\n{note}\n{answered}"
+
+
+def rate_questions(names: Sequence[str], best: Mapping[str, str]) -> Questions:
+    """What the learning rates of the CNN tell: the paper's rate, Adam at half of it, and each at its best rate."""
+    (paper, half), adam = RATES[:2], "plain Adam"
+    others = [name for name in names if name != adam]
+    asked: dict[tuple[str, str], str] = {}  # a pair is asked about once
+    for name in others:
+        asked[_at(name, paper), _at(adam, paper)] = "Is it better than Adam at the paper's rate?"
+    asked[_at(adam, half), _at(adam, paper)] = "Does half the rate help Adam?"
+    asked[_at("std scale alone", paper), _at(adam, half)] = "Would half the rate do as well?"
+    for name in others:
+        if name in best and adam in best:
+            asked.setdefault((best[name], best[adam]), "Is it better, each at its best rate?")
+    return [(question, *pair) for pair, question in asked.items()]
+
+
+def _at(name: str, lr: float) -> str:
+    return f"{name}, lr {lr:g}"
+
+
+def _best_rate(rates: Mapping[float, Sequence[Run]], length: int) -> float | None:
+    """The rate with the best mean accuracy among those with the most seeds; none where all diverged."""
+    most = max(len(seeds) for seeds in rates.values())
+    scores = {lr: spread_at(seeds, "val_acc", length).mean for lr, seeds in rates.items() if len(seeds) == most}
+    known = {lr: score for lr, score in scores.items() if score == score}  # all diverged: no score
+    return max(known, key=lambda lr: known[lr], default=None)
 
 
 def answers(entries: Entries, pairs: Sequence[tuple[str, str]], metric: str, epoch: int) -> list[str]:
