@@ -82,7 +82,7 @@ def rates_table(found: Mapping[str, Mapping[float, Sequence[Run]]], length: int)
     """The CNN's ablation: every contestant at every rate, and what that answers."""
     entries = {_at(name, lr): seeds for name, rates in found.items() for lr, seeds in sorted(rates.items())}
     best = {name: _at(name, lr) for name, rates in found.items() if (lr := _best_rate(rates, length))}
-    note = "The best rate of a contestant is picked on these very runs, among those that have the most seeds.\n"
+    note = "A contestant's best rate has the highest accuracy of these very runs, among rates with the most seeds.\n"
     answered = answers_table(entries, length, rate_questions(list(found), best))
     return f"{results_table(entries, length)}\n{note}\n{answered}"
 
