@@ -24,6 +24,7 @@ from surefoot.lab.paper.ablation import (
     pieces_run,
     rates_run,
 )
+from surefoot.lab.paper.command import paper
 from surefoot.lab.paper.pictures import taken_apart
 from surefoot.lab.paper.published import Configuration
 from surefoot.lab.paper.steps import ratios
@@ -132,6 +133,14 @@ def test_without_schedulefree_the_others_are_run(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert len(installed(pieces(MLP))) == len(pieces(MLP)) - 1
     assert len(installed(cnn_pieces(CNN))) == len(cnn_pieces(CNN)) - 1
+
+
+def test_a_contestant_that_is_left_out_is_named(monkeypatch: pytest.MonkeyPatch, mnist: Path, tmp_path: Path) -> None:
+    monkeypatch.setattr("surefoot.lab.paper.ablation.has_schedule_free", lambda: False)
+    said: list[str] = []
+    for part in ("ablation", "lr"):
+        paper(part, model="lr", out=tmp_path, data_dir=mnist, plan=True, say=said.append)
+    assert sum("pip install schedulefree" in line for line in said) == 1
 
 
 def piece_run(paper_run: MakeRun, one: Configuration, piece: Piece, seed: int, **more: object) -> Run:

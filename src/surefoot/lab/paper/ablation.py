@@ -184,10 +184,14 @@ def cnn_pieces(configuration: Configuration) -> dict[str, Piece]:
     }
 
 
+def has_schedule_free() -> bool:
+    """Whether the package of schedule-free AdamW is installed."""
+    return importlib.util.find_spec("schedulefree") is not None
+
+
 def installed(some: Mapping[str, Piece]) -> list[Piece]:
     """The contestants that can be run here: all, but for `schedulefree` where that is not installed."""
-    there = importlib.util.find_spec("schedulefree") is not None
-    return [piece for piece in some.values() if there or piece.name != _SCHEDULE_FREE]
+    return [piece for piece in some.values() if piece.name != _SCHEDULE_FREE or has_schedule_free()]
 
 
 def pieces_run(runs: Sequence[Run], one: Configuration) -> dict[str, list[Run]]:
