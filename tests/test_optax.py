@@ -200,6 +200,7 @@ def test_noise_is_that_of_the_other_frameworks() -> None:
     for seed, group in [(0, 0), (123456, 2), (-5, 1), (2**31 - 1, 0)]:
         expected = [standard_normal(seed, int(step), group) for step in steps]
         static = so.standard_normal(seed, steps, group)
+        assert jnp.array_equal(static, so.standard_normal(np.int64(seed), steps, np.int64(group)))
         traced = jax.jit(so.standard_normal)(seed, steps, group)
         assert static.dtype == jnp.float32
         np.testing.assert_allclose(static, expected, atol=2e-6)

@@ -32,6 +32,7 @@ from surefoot.cli_options import (
     ReportPath,
     Seeds,
     Subset,
+    SubsetSeed,
     TaskName,
     Threads,
     Where,
@@ -84,6 +85,7 @@ def compare(
     batch_size: BatchSize = None,
     dropout: Dropout = None,
     subset: Subset = None,
+    subset_seed: SubsetSeed = None,
     report: ReportPath = None,
     quiet: Quiet = False,
 ) -> None:
@@ -113,6 +115,7 @@ def compare(
             batch_size=batch_size,
             dropout=dropout,
             subset=subset,
+            subset_seed=subset_seed,
         )
         _finish(found, path)
 
@@ -137,6 +140,7 @@ def fork(
     batch_size: BatchSize = None,
     dropout: Dropout = None,
     subset: Subset = None,
+    subset_seed: SubsetSeed = None,
     state: Annotated[
         str,
         typer.Option(help="Optimizer state at the fork: fresh, or keep (the baseline's, where it loads)."),
@@ -169,6 +173,7 @@ def fork(
             batch_size=batch_size,
             dropout=dropout,
             subset=subset,
+            subset_seed=subset_seed,
         )
         _finish(found, path)
 
@@ -205,6 +210,7 @@ def tune(
     batch_size: BatchSize = None,
     dropout: Dropout = None,
     subset: Subset = None,
+    subset_seed: SubsetSeed = None,
     report: Annotated[
         Path | None, typer.Option("--report", help="Where to write the report; by default tune.html in --out.")
     ] = None,
@@ -240,6 +246,7 @@ def tune(
             batch_size=batch_size,
             dropout=dropout,
             subset=subset,
+            subset_seed=subset_seed,
         )
         found.print()
         command = shlex.join(["surefoot", *sys.argv[1:]]) if storage is None else ""  # a URL may hold a password

@@ -78,5 +78,8 @@ DataDir = Annotated[Path | None, typer.Option(help="Where the data sets are; els
 BatchSize = Annotated[int | None, typer.Option(min=1, help="Batch size.")]
 Dropout = Annotated[bool | None, typer.Option("--dropout/--no-dropout", help="The paper's dropout of 0.5.")]
 Subset = Annotated[int | None, typer.Option(min=1, help="Train on so many examples only.")]
+SubsetSeed = Annotated[
+    int | None, typer.Option(min=0, help="Draw those examples with this seed; otherwise the first of each class.")
+]
 ReportPath = Annotated[Path | None, typer.Option("--report", help="Where to write the report; by default into --out.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]

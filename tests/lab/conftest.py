@@ -71,6 +71,7 @@ def make_run(
             "spec": label.lower(),
             "class": optimizer or f"surefoot.{label.split()[0]}",
             "kwargs": kwargs or {"lr": 0.001},
+            "code": label,  # stands for the options that a label names
         },
         "seed": seed,
         "epochs": epochs,

@@ -6,7 +6,7 @@ import dataclasses
 import importlib
 import pickle
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from surefoot.lab.compare import compare
 from surefoot.lab.config import folder_of, make_config
 from surefoot.lab.contestants import Contestant
 from surefoot.lab.described import code_digest
+from surefoot.lab.executors import Report, RunRequest, TaskSource, in_workers
 from surefoot.lab.runner import run
 from surefoot.lab.task_code import task_code
 from surefoot.lab.tasks import Task, find_task, is_named
@@ -114,6 +115,26 @@ def test_code_that_changed_after_the_plan_is_not_trained(tiny_task: MakeTask, tm
     other = Contestant.parse(f"{file}:Mine")  # as a worker that starts now would load it
     with pytest.raises(ValueError, match="changed after the comparison began; start the command again"):
         run(config, task, folder_of(tmp_path, config), contestant=other)
+
+
+def test_a_task_that_changed_after_the_plan_is_not_trained(tmp_path: Path) -> None:
+    file = tmp_path / "my_task.py"
+    file.write_text(
+        "import torch\nfrom surefoot.lab import Task\nx, y = torch.zeros(8, 3), torch.zeros(8, dtype=torch.long)\n"
+        "mine = Task('mine', lambda: torch.nn.Linear(3, 2), (x, y), (x, y), batch_size=4)\n"
+    )
+
+    def late(source: TaskSource, requests: Sequence[RunRequest], report: Report) -> None:
+        """An executor whose workers load the task's file after it was edited."""
+        file.write_text(file.read_text().replace("Linear(3, 2)", "Linear(3, 2, bias=False)"))
+        in_workers(source, requests, report)
+
+    options = {"seeds": 1, "epochs": 1, "progress": False, "out": tmp_path}
+    found = compare(str(file), ["sgd"], executor=late, **options)
+    [message] = found.failures.values()
+    assert "my_task.py' changed after the command began; start the command again" in message
+    assert not found.runs
+    assert compare(str(file), ["sgd"], jobs=2, **options).ok
 
 
 def test_a_run_without_its_contestant_has_the_recorded_options(tiny_task: MakeTask, tmp_path: Path) -> None:

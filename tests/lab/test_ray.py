@@ -11,7 +11,7 @@ import pytest
 
 from surefoot.lab import compare
 from surefoot.lab.executors import Event, RunRequest, TaskSource
-from surefoot.lab.executors_ray import make_executor, needs
+from surefoot.lab.executors_ray import _cause, make_executor, needs
 from surefoot.lab.runner import _numbers
 from surefoot.lab.store import Run
 
@@ -110,6 +110,14 @@ def test_a_node_is_lost_and_nothing_else_is(cluster: Any, tmp_path: Path, monkey
         assert told == list(range(1, EPOCHS + 1))
     assert sorted(event.index for event in events if event.kind == "done") == list(range(SEEDS))
     assert {row["jobs"] for run in far.runs for row in run.epochs} == {2}  # flagged: seconds are not comparable
+
+
+def test_an_error_on_a_node_is_told_as_what_it_is() -> None:
+    text = (
+        "ray::_compute() (pid=7)\n  At least one of the input arguments\nModuleNotFoundError: No module named 'mine'\n"
+    )
+    assert _cause(RuntimeError(text)).endswith("on its node: ModuleNotFoundError: No module named 'mine'")
+    assert _cause(RuntimeError()).endswith("on its node: RuntimeError")
 
 
 def test_a_run_asks_for_its_threads_and_for_a_gpu_when_it_needs_one() -> None:

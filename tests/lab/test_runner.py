@@ -45,6 +45,22 @@ def numbers(one: Run) -> list[dict[str, Any]]:
     return [runner._numbers(row) for row in one.epochs]
 
 
+class Twisted(torch.optim.SGD):
+    """Keeps a function among its options, as torch allows."""
+
+    def __init__(self, params: Any, lr: float = 0.1, twist: Any = None) -> None:
+        super().__init__(params, lr)
+        self.param_groups[0]["twist"] = twist
+
+
+def test_an_option_that_no_file_can_hold_costs_the_checkpoint_only(tiny_task: MakeTask, tmp_path: Path) -> None:
+    task, one = tiny_task(), Contestant.create("twisted", Twisted, {"twist": lambda t: 1.0})
+    config = make_config(task, one, seed=0, epochs=2)
+    found = run(config, task, tmp_path, contestant=one)
+    assert found.finished
+    assert not (tmp_path / "checkpoint.pt").exists()
+
+
 def test_rows_hold_what_the_report_needs(tiny_task: MakeTask, tmp_path: Path) -> None:
     one = go(tiny_task(), tmp_path, epochs=2)
     assert one.finished

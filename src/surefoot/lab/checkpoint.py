@@ -16,7 +16,10 @@ from surefoot.lab.store import StoreError, write_atomic
 def save_checkpoint(path: Path, content: dict[str, Any]) -> bool:
     """Write a checkpoint; False, and no file, when its content could not be loaded again without pickle."""
     buffer = io.BytesIO()
-    torch.save(content, buffer)
+    try:
+        torch.save(content, buffer)
+    except (pickle.PicklingError, AttributeError, TypeError):  # such as a lambda among an optimizer's options
+        return False
     if not path.exists():  # the first of a run shows whether this optimizer's state is plain data
         buffer.seek(0)
         try:

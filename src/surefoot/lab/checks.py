@@ -19,7 +19,8 @@ Severity = Literal["error", "warning", "note"]
 Code = Literal[
     "no-runs", "unequal-epochs", "unequal-steps", "unequal-tuning", "unequal-chances", "tuned-on-reported-seeds",
     "edge-of-grid", "edge-of-sweep", "few-seeds", "parallel-timings", "failed-runs", "unfinished-runs",
-    "dropped-runs", "diverged-runs", "mixed-numerics", "mixed-torch", "mixed-threads", "mixed-cpu", "mixed-commit",
+    "dropped-runs", "diverged-runs", "mixed-numerics", "mixed-torch", "mixed-threads", "mixed-device", "mixed-cpu",
+    "mixed-commit",
 ]  # fmt: skip
 #: What a finding may be called.
 CODES: tuple[Code, ...] = get_args(Code)
@@ -201,6 +202,7 @@ def _mixtures(each: Field, tuning: list[Run]) -> Iterable[Finding]:
         ("mixed-numerics", "error", "numerics versions", lambda run: run.config.get("numerics")),
         ("mixed-torch", "warning", "torch versions", lambda run: provenance(run, "torch")),
         ("mixed-threads", "warning", "thread counts", lambda run: run.config.get("threads")),
+        ("mixed-device", "warning", "devices", lambda run: run.config.get("device")),
         ("mixed-cpu", "note", "processors", lambda run: provenance(run, "cpu")),
         ("mixed-commit", "note", "commits", lambda run: provenance(run, "commit")),
     ]

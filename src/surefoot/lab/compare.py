@@ -7,7 +7,7 @@ import operator
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from numbers import Real
 from pathlib import Path
@@ -21,8 +21,8 @@ from surefoot.lab.executors import Event, Executor, Report, RunRequest, TaskSour
 from surefoot.lab.progress import Progress, make_progress
 from surefoot.lab.results import Results, trimmed
 from surefoot.lab.runner import is_done
-from surefoot.lab.store import Run, StoreError, read_run, write_config
-from surefoot.lab.task_code import task_code
+from surefoot.lab.store import Run, StoreError, read_config, read_run, write_config
+from surefoot.lab.task_code import task_code, task_identity
 from surefoot.lab.tasks import NAMED, PAPER_WEIGHT_DECAY, Task
 from surefoot.lab.user_code import FAULTS
 
@@ -113,6 +113,11 @@ class Setup:
     def code(self) -> str:
         """Digest of what the task computes with, taken once: its own functions may change it while they run."""
         return task_code(self.task)
+
+    @cached_property
+    def checked_source(self) -> TaskSource:
+        """The source for other processes: it refuses a task that was edited since."""
+        return replace(self.source, planned=task_identity(self.task, self.code))
 
     def config(self, contestant: Contestant, seed: int, epochs: int, **more: Any) -> dict[str, Any]:
         """The configuration of one run; `more` is purpose, position and fork of `make_config`."""
@@ -244,9 +249,9 @@ def compute(
     with display:
         missing = _missing(requests, report)
         if executor is not None and missing:
-            executor(setup.source, missing, report)
+            executor(setup.checked_source, missing, report)
         elif missing and missing[0].jobs > 1:
-            in_workers(setup.source, missing, report)
+            in_workers(setup.checked_source, missing, report)
         else:
             in_process(TaskSource(task=setup.task), missing, report)
     return failures
@@ -281,7 +286,8 @@ def collect(requests: Sequence[RunRequest], failures: Mapping[int, str], epochs:
         # The label and the place of this comparison, which may differ from the one that computed the run.
         optimizer = {**run.config["optimizer"], **request.config["optimizer"]}
         task = _with_directions(run, request.config["task"]["higher_is_better"])
-        runs.append(Run(run.folder, {**run.config, "task": task, "optimizer": optimizer}, run.epochs))
+        config = {**run.config, "task": task, "optimizer": optimizer, "fork": request.config["fork"]}
+        runs.append(Run(run.folder, config, run.epochs))
     failed = {str(requests[index].folder): message for index, message in failures.items()}
     return Results(trimmed(runs, epochs), failed)
 
@@ -289,15 +295,18 @@ def collect(requests: Sequence[RunRequest], failures: Mapping[int, str], epochs:
 def _with_directions(run: Run, told: Mapping[str, bool]) -> dict[str, Any]:
     """The run's task with the directions of its metrics as told now, which changes no number and so no key.
 
-    They are recorded too: a report reads them there.
+    They are recorded too, for all runs of the task: a report reads them there.
     """
     task: dict[str, Any] = run.config["task"]
     if task.get("higher_is_better") == told:
         return task
-    task = {**task, "higher_is_better": dict(told)}
-    with suppress(StoreError):  # the folder may be read-only, and the results are there all the same
-        write_config(run.folder, {**run.config, "task": task})
-    return task
+    corrected = {**task, "higher_is_better": dict(told)}
+    for folder in run.folder.parent.iterdir():
+        with suppress(StoreError):  # no run, or a folder that is read-only: the results are there all the same
+            config = read_config(folder)
+            if config["task"] == task:
+                write_config(folder, {**config, "task": corrected})
+    return corrected
 
 
 def task_source(task: str | Task, data_dir: Path | str | None, overrides: Mapping[str, Any]) -> TaskSource:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import surefoot
 from surefoot.lab.contestants import Contestant
 from surefoot.lab.described import code_digest
+from surefoot.lab.fields import as_floats
 from surefoot.lab.provenance import provenance
 from surefoot.lab.store import FORMAT
 from surefoot.lab.task_code import task_code
@@ -92,7 +93,7 @@ def identity(config: Mapping[str, Any]) -> dict[str, Any]:
         "task": {name: task.get(name) for name in ("name", "batch_size", "data", "settings", "code")},
         "optimizer": {
             "class": optimizer["class"],
-            "kwargs": _as_floats(optimizer["kwargs"]),
+            "kwargs": as_floats(optimizer["kwargs"]),
             "schedule": optimizer.get("schedule"),
             "code": optimizer.get("code"),
         },
@@ -100,10 +101,15 @@ def identity(config: Mapping[str, Any]) -> dict[str, Any]:
         "threads": config["threads"],
         "device": config.get("device", "cpu"),
         "purpose": config["purpose"],
-        "fork": config.get("fork"),
+        "fork": _start(config.get("fork")),
         "epochs": config["epochs"] if scheduled else None,
         "numerics": config["numerics"],
     }
+
+
+def _start(fork: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Where a fork begins, but for its family: the base's key says that, for this seed."""
+    return None if fork is None else {name: value for name, value in fork.items() if name != "family"}
 
 
 def run_key(config: Mapping[str, Any]) -> str:
@@ -151,12 +157,3 @@ def _plain(value: Any) -> Any:
     if " at 0x" in text:
         raise ValueError(f"the option {text} cannot be recorded; give it a repr() that says what it is")
     return text
-
-
-def _as_floats(value: Any) -> Any:
-    """Whole numbers as floats, so that lr=1 and lr=1.0 are one run."""
-    if isinstance(value, Mapping):
-        return {name: _as_floats(item) for name, item in value.items()}
-    if isinstance(value, list):
-        return [_as_floats(item) for item in value]
-    return float(value) if isinstance(value, int) and not isinstance(value, bool) else value

@@ -24,7 +24,8 @@ from surefoot._extras import require
 from surefoot.lab.contestants import Contestant
 from surefoot.lab.runner import run
 from surefoot.lab.store import Busy, StoreError, write_atomic
-from surefoot.lab.tasks import Task, find_task
+from surefoot.lab.task_code import task_code, task_identity
+from surefoot.lab.tasks import Task, TaskError, find_task
 from surefoot.lab.user_code import FAULTS
 
 
@@ -36,10 +37,17 @@ class TaskSource:
     data_dir: str | None = None
     overrides: Mapping[str, Any] = field(default_factory=dict)
     task: Task | None = None
+    #: `task_identity` of the task that the runs were planned with; when '' any will do.
+    planned: str = ""
 
     def load(self) -> Task:
-        """The task itself."""
-        return self.task if self.task is not None else find_task(self.spec, self.data_dir, **self.overrides)
+        """The task itself; refused when it is another by now, since its runs would be filed under the planned one."""
+        if self.task is not None:
+            return self.task
+        task = find_task(self.spec, self.data_dir, **self.overrides)
+        if self.planned and task_identity(task, task_code(task)) != self.planned:
+            raise TaskError(f"the task {self.spec!r} changed after the command began; start the command again")
+        return task
 
 
 @dataclass(frozen=True)

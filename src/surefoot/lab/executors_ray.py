@@ -135,6 +135,8 @@ def _run_all(
                 one = watched.pop(reference)
                 try:
                     last = ray.get(reference)
+                except ray.exceptions.RayTaskError as error:  # it ran, and failed before the run itself could tell
+                    last = Event("failed", one.request.index, message=_cause(error))
                 except ray.exceptions.RayError as error:
                     last = Event("failed", one.request.index, message=_lost(error, retries))
                 one.look()
@@ -209,6 +211,12 @@ def _places(ray: Any, resources: dict[str, float]) -> int:
             stacklevel=2,
         )
     return max(1, int(places))
+
+
+def _cause(error: Exception) -> str:
+    """What went wrong on the node; the text begins with Ray's own account of where, and ends with the error."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"it could not be started on its node: {lines[-1] if lines else type(error).__name__}"
 
 
 def _lost(error: Exception, retries: int) -> str:

@@ -57,27 +57,65 @@ class Field:
 def fields_of(runs: Sequence[Run], baseline: str | None = None) -> list[Field]:
     """Group the reported runs by task and contestant, in the order of their first appearance.
 
+    What is one field and one entry goes by what decides numbers, as the runs' keys do: not by labels, and not by the
+    directions of metrics, which are those of the newest run.
+
     Args:
         runs: any runs; those whose purpose is not "report" are left out.
         baseline: the label that goes first, where it took part.
     """
-    tasks: dict[str, tuple[Mapping[str, Any], dict[str, list[Run]]]] = {}
+    tasks: dict[str, dict[str, list[Run]]] = {}
     for run in runs:
-        if run.config.get("purpose", "report") != "report":
-            continue
-        task = run.config.get("task") or {"name": run.task}
-        optimizer = run.config.get("optimizer") or {}
-        # position and spec are how it was asked for, not what it is
-        entries = tasks.setdefault(_canonical({key: task[key] for key in task if key != "spec"}), (task, {}))[1]
-        identity = _canonical({key: optimizer[key] for key in optimizer if key not in ("position", "spec")})
-        entries.setdefault(identity, []).append(run)
-    settings = [task for task, _ in tasks.values()]
-    names = _distinct([_name(task) for task in settings], [_variant(task) for task in settings])
+        if run.config.get("purpose", "report") == "report":
+            tasks.setdefault(_race(run), {}).setdefault(_contestant(run), []).append(run)
+    newest = [max((run for one in entries.values() for run in one), key=_computed) for entries in tasks.values()]
+    names = _distinct([_name(_task(run)) for run in newest], [_variant(run) for run in newest])
     fields = [
-        Field(name, task, tuple(_entries(list(entries.values()))))
-        for name, (task, entries) in zip(names, tasks.values())
+        Field(name, _task(run), tuple(_entries(list(entries.values()))))
+        for name, run, entries in zip(names, newest, tasks.values())
     ]
     return [_lead(each, baseline) for each in _with_baseline(fields, baseline)]
+
+
+def _task(run: Run) -> Mapping[str, Any]:
+    return run.config.get("task") or {"name": run.task}
+
+
+def _race(run: Run) -> str:
+    """What runs must share to be compared: the task, and for forks the training that they go on from."""
+    task = {key: value for key, value in _task(run).items() if key not in ("spec", "higher_is_better")}
+    fork = run.config.get("fork") or {}
+    return _canonical([task, fork.get("family") or fork.get("label")])
+
+
+def _contestant(run: Run) -> str:
+    """What runs of several seeds must share to be one contestant's."""
+    optimizer = run.config.get("optimizer") or {}
+    parts = {name: optimizer.get(name) for name in ("class", "schedule", "code")}
+    parts["kwargs"] = as_floats(optimizer.get("kwargs") or {})
+    # A schedule depends on the length that it was made for.
+    parts["epochs"] = run.config.get("epochs") if optimizer.get("schedule") else None
+    parts["label"] = None if optimizer.get("class") else optimizer.get("label")
+    parts["state"] = (run.config.get("fork") or {}).get("state")
+    return _canonical(parts)
+
+
+def as_floats(value: Any) -> Any:
+    """Whole numbers as floats, so that lr=1 and lr=1.0 are the same.
+
+    >>> as_floats({"lr": 1, "betas": [0, 0.9], "fused": True})
+    {'lr': 1.0, 'betas': [0.0, 0.9], 'fused': True}
+    """
+    if isinstance(value, Mapping):
+        return {name: as_floats(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [as_floats(item) for item in value]
+    return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def _computed(run: Run) -> str:
+    """When a run was begun; an order of the same format sorts as text."""
+    return str((run.config.get("provenance") or {}).get("time") or "")
 
 
 def _with_baseline(fields: list[Field], baseline: str | None) -> list[Field]:
@@ -95,29 +133,30 @@ def _lead(each: Field, baseline: str | None) -> Field:
 
 
 def _entries(groups: list[list[Run]]) -> list[Entry]:
-    labels = _distinct(
-        [runs[0].label for runs in groups],
-        [_options(runs[0].config.get("optimizer") or {}) for runs in groups],
-    )
+    newest = [max(runs, key=_computed) for runs in groups]
+    labels = _distinct([run.label for run in newest], [_options(run) for run in newest])
     entries = []
-    for label, runs in zip(labels, groups):
+    for label, last, runs in zip(labels, newest, groups):
         by_seed: dict[int, Run] = {}
         for run in runs:
             if run.seed not in by_seed or standing(run) > standing(by_seed[run.seed]):
                 by_seed[run.seed] = run
         chosen = tuple(by_seed[seed] for seed in sorted(by_seed))
-        entries.append(Entry(label, runs[0].config.get("optimizer") or {}, chosen))
+        entries.append(Entry(label, last.config.get("optimizer") or {}, chosen))
     return entries
 
 
-def _options(optimizer: Mapping[str, Any]) -> dict[str, str]:
+def _options(run: Run) -> dict[str, str]:
+    optimizer = run.config.get("optimizer") or {}
     parts = {**(optimizer.get("kwargs") or {}), "code": str(optimizer.get("code") or "")[:8]}
+    parts |= {"epochs": run.config.get("epochs") if optimizer.get("schedule") else None}
+    parts |= {"state": (run.config.get("fork") or {}).get("state")}
     return {key: f"{key}={value}" for key, value in parts.items()}
 
 
-def standing(run: Run) -> tuple[int, bool, int]:
-    """Which of two runs of one seed is shown: newer numerics first, then one that ended, then the longer."""
-    return run.config.get("numerics", 0), run.finished or run.diverged, len(run.epochs)
+def standing(run: Run) -> tuple[int, bool, int, str]:
+    """Which of two runs of one seed is shown: newer numerics, then one that ended, then the longer, then the later."""
+    return run.config.get("numerics", 0), run.finished or run.diverged, len(run.epochs), _computed(run)
 
 
 def _distinct(names: list[str], details: list[dict[str, str]]) -> list[str]:
@@ -138,9 +177,11 @@ def _name(task: Mapping[str, Any]) -> str:
     return str(task.get("name", "task"))
 
 
-def _variant(task: Mapping[str, Any]) -> dict[str, str]:
+def _variant(run: Run) -> dict[str, str]:
+    task, fork = _task(run), run.config.get("fork") or {}
     parts = {"batch": task.get("batch_size"), **(task.get("settings") or {})}
     parts |= {name: str(task.get(name) or "")[:8] for name in ("data", "code")}
+    parts |= {"after": fork.get("label"), "family": str(fork.get("family") or "")[:8]}
     return {key: f"{key}={value}" for key, value in parts.items() if value not in (None, "")}
 
 

@@ -19,7 +19,7 @@ import torch
 
 from surefoot.lab.checkpoint import load_checkpoint
 from surefoot.lab.compare import DEMO_OPTIMIZERS, Setup, collect, compute, prepare
-from surefoot.lab.config import folder_of
+from surefoot.lab.config import folder_of, run_key
 from surefoot.lab.contestants import Contestant, accepted_options
 from surefoot.lab.executors import Executor, RunRequest
 from surefoot.lab.progress import Progress
@@ -71,6 +71,7 @@ def fork(
     if base.schedule:
         raise ValueError(f"the baseline {base.spec!r} has a schedule that ends at the fork; leave the schedule out")
     bases = {seed: setup.config(base, seed, at, purpose="base") for seed in setup.seeds}
+    family = run_key({**bases[setup.seeds[0]], "seed": None})  # of all seeds: what tells this race from others
     starts = {seed: folder_of(Path(out) / BASE, config) for seed, config in bases.items()}
     if at:
         first = [RunRequest(i, bases[seed], starts[seed], base, jobs=jobs) for i, seed in enumerate(setup.seeds)]
@@ -87,6 +88,7 @@ def fork(
                 "label": base.label,
                 "epoch": at,
                 "state": "kept" if kept else "fresh",
+                "family": family,
             }
             config = setup.config(one, seed, at + epochs, position=position, fork=info)
             start = starts[seed] / "checkpoint.pt" if at else None

@@ -29,6 +29,11 @@ def task_code(task: Task) -> str:
     return text_digest("\n".join([told, *_probe(task)]))
 
 
+def task_identity(task: Task, code: str) -> str:
+    """Digest of all of a task that names its runs; `code` is its `task_code`."""
+    return text_digest(described([task.name, task.batch_size, task.digest, dict(task.settings), code]))
+
+
 def _probe(task: Task) -> list[str]:
     """The initial weights and the loss of four examples: what also tells a changed helper in another module.
 

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax import Array
 from jax.typing import ArrayLike
@@ -28,8 +29,8 @@ def standard_normal(seed: ArrayLike, step: ArrayLike, group: ArrayLike = 0) -> A
     True
     """
     word = jnp.uint32
-    if isinstance(seed, int) and isinstance(group, int):
-        first, second = map(word, counters.keys(seed, group))
+    if isinstance(seed, int | np.integer) and isinstance(group, int | np.integer):
+        first, second = map(word, counters.keys(int(seed), int(group)))
     else:  # a traced seed has 32 bits; the upper word repeats its sign, as that of a Python integer does
         low = jnp.asarray(seed)
         high = jnp.where(low < 0, word(counters.MASK), word(0))
@@ -67,6 +68,17 @@ def _observe(seen: TiltState, value: Array, beta: Any) -> TiltState:
     return seen._replace(count=count, mean=mean, std=std, best=jnp.minimum(seen.best, mean))
 
 
+def _weighted(gradient: Array, weight: Array) -> Array:
+    """The weighted gradient, no larger than its dtype can hold and Adam can square: an infinite moment never decays."""
+    weighted = gradient * weight
+    most = min(LARGEST, float(jnp.finfo(gradient.dtype).max))
+    if jnp.iscomplexobj(weighted):
+        bounded = jax.lax.complex(jnp.clip(weighted.real, -most, most), jnp.clip(weighted.imag, -most, most))
+    else:
+        bounded = jnp.clip(weighted, -most, most)
+    return jnp.where(jnp.isfinite(gradient), bounded, weighted)  # one that was not finite before is not hidden
+
+
 def scale_by_tilt(
     rule: str | Rule,
     eta: float | Array | Callable[[Array], Any] | None = None,
@@ -81,8 +93,9 @@ def scale_by_tilt(
     ``weight = std + tilt * (value - mean)`` with ``weighting="paper"`` (CB: times ``abs(mean)``), and
     ``1 + tilt * (value - mean) / std`` with ``"unit"``, which stays within 100 of 1. While the std is 0 the weight is
     the magnitude of the former, and 1 in the latter. A value that is not finite, or beyond 1e19, leaves the statistics
-    alone and gives a zero gradient; so does a weight that is not, but its value is heard. To keep what follows in a
-    chain from seeing that gradient, wrap the chain in :func:`skip_nonfinite`, as the aliases do.
+    alone and gives a zero gradient; so does a weight that is not, but its value is heard. Weighted gradients
+    end at 1e19, or at the largest number of their dtype. To keep what follows in a chain from seeing a zero gradient
+    that was none, wrap the chain in :func:`skip_nonfinite`, as the aliases do.
 
     Args:
         rule: ``"ucb"``, ``"cb"``, ``"s"``, ``"pi"``, ``"ei"``, ``"cvar"``, or a :class:`Rule`.
@@ -143,7 +156,7 @@ def scale_by_tilt(
         seen = _observe(state, value, loss_beta)._replace(z=z, tilt=tilt, weight=weight)
         seen = jax.tree.map(lambda new, old: jnp.where(heard, new, old).astype(old.dtype), seen, state)
         seen = seen._replace(taken=usable)
-        updates = jax.tree.map(lambda g: jnp.where(usable, g * weight, 0).astype(g.dtype), updates)
+        updates = jax.tree.map(lambda g: jnp.where(usable, _weighted(g, weight), 0).astype(g.dtype), updates)
         return updates, seen
 
     return optax.GradientTransformationExtraArgs(init, update)

@@ -205,7 +205,8 @@ def curves_csv(runs: Sequence[Run]) -> str:
     head += [name for metric in METRICS for name in (metric, f"{metric}_std")]
     writer = csv.DictWriter(out, head, lineterminator="\n")
     writer.writeheader()
-    for group in by_contestant([run for run in runs if run.finished or run.diverged]):
+    ended = [run for run in runs if run.finished or run.diverged]
+    for group in (entry.runs for each in fields_of(ended) for entry in each.entries):
         config = group[0].config
         settings = config["task"]["settings"]
         line = {"task": group[0].task, "batch_size": config["task"]["batch_size"], "optimizer": group[0].label}
@@ -219,18 +220,6 @@ def curves_csv(runs: Sequence[Run]) -> str:
                     values |= {metric: _text(one.mean), f"{metric}_std": _text(one.std)}
                 writer.writerow(line | values)
     return out.getvalue()
-
-
-def by_contestant(runs: Sequence[Run]) -> list[list[Run]]:
-    """The runs of each contestant on each task; a schedule over another number of epochs is another contestant."""
-    found: list[list[Run]] = []
-    lengths = sorted({run.config["epochs"] if run.config["optimizer"].get("schedule") else 0 for run in runs})
-    for length in lengths:
-        alike = [
-            run for run in runs if length == (run.config["epochs"] if run.config["optimizer"].get("schedule") else 0)
-        ]
-        found += [list(entry.runs) for each in fields_of(alike) for entry in each.entries]
-    return found
 
 
 def spread_at(runs: Sequence[Run], metric: str, epoch: int) -> MeanStd:

@@ -29,22 +29,23 @@ def fork_sentence(each: Field) -> str:
     words = continued(each)
     if not words:
         return ""
-    kept = [entry.label for entry in each.entries if _kept(entry)]
-    if not kept:
+    keeping = [entry.label for entry in each.entries if kept(entry)]
+    if not keeping:
         state = "with a fresh state"
-    elif len(kept) == len(each.entries):
+    elif len(keeping) == len(each.entries):
         state = "with the state that it had there"
     else:
-        state = f"{_and(kept)} with the state that it had there, the others with a fresh one"
+        state = f"{_and(keeping)} with the state that it had there, the others with a fresh one"
     return f"A fork: every optimizer {words}, from the same weights and over the same batches, {state}."
 
 
 def keeps_state(each: Field) -> bool:
     """Whether any contestant went on with the baseline's state."""
-    return any(_kept(entry) for entry in each.entries)
+    return any(kept(entry) for entry in each.entries)
 
 
-def _kept(entry: Entry) -> bool:
+def kept(entry: Entry) -> bool:
+    """Whether a contestant went on with the baseline's state."""
     return any((run.config.get("fork") or {}).get("state") == "kept" for run in entry.runs)
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from surefoot.lab.fields import Field
-from surefoot.lab.report.forks import continued, forked_at, keeps_state
+from surefoot.lab.fields import Entry, Field
+from surefoot.lab.report.forks import continued, forked_at, keeps_state, kept
 from surefoot.lab.report.page import escape
 from surefoot.lab.tasks import NAMED, PAPER_WEIGHT_DECAY
 
@@ -71,7 +72,7 @@ def _join(values: Iterable[Any]) -> str:
 
 def again(fields: Sequence[Field], command: str | None = None) -> str:
     """The commands that compute these numbers again."""
-    commands = [command] if command else [_command(each) for each in fields]
+    commands = [command] if command else [line for each in fields for line in _commands(each)]
     own = any(each.task.get("code") and not each.task.get("spec") for each in fields)
     note = (
         " A task or optimizer of your own is named by its file or import path; write that in its place."
@@ -85,30 +86,73 @@ def again(fields: Sequence[Field], command: str | None = None) -> str:
     )
 
 
-def _command(each: Field) -> str:
-    task, seeds = each.task, sorted({run.seed for run in each.runs})
+def _commands(each: Field) -> list[str]:
+    """One command, unless seeds leave gaps or contestants are told apart by more than a line of the command."""
+    task = each.task
     name = str(task.get("spec") or str(task.get("name", "")).split(" ")[0])
-    at = max(forked_at(run) for run in each.runs)
-    words = ["surefoot", "fork", name, "--at", str(at)] if continued(each) else ["surefoot", "compare", name]
-    words += ["--state", "keep"] if keeps_state(each) else []
-    for entry in each.entries:
-        words += ["-o", str(entry.optimizer.get("spec") or entry.label)]
-    words += ["--seeds", str(len(seeds))]
-    if seeds[:1] != [0]:
-        words += ["--first-seed", str(seeds[0])]
-    words += ["--epochs", str(max(run.config.get("epochs", 1) for run in each.runs) - at)]
-    words += ["--batch-size", str(task["batch_size"])] if task.get("batch_size") else []
     settings = task.get("settings") or {}
+    words = ["--batch-size", str(task["batch_size"])] if task.get("batch_size") else []
     words += ["--dropout"] if settings.get("dropout") else []
     words += ["--subset", str(settings["subset"])] if settings.get("subset") else []
-    words += _shared(each, "lr", "--lr", 1e-3)
-    words += _shared(each, "weight_decay", "--weight-decay", PAPER_WEIGHT_DECAY if name in NAMED else None)
+    words += ["--subset-seed", str(settings["subset_seed"])] if settings.get("subset_seed") is not None else []
+    lines = {entry.label: str(entry.optimizer.get("spec") or entry.label) for entry in each.entries}
+    for option, usual in (("lr", 1e-3), ("weight_decay", PAPER_WEIGHT_DECAY if name in NAMED else None)):
+        words += _shared(each, lines, option, usual)
     threads = max(run.config.get("threads", 1) for run in each.runs)
     words += ["--threads", str(threads)] if threads != 1 else []
     device = str(each.runs[0].config.get("device") or "cpu")
     words += ["--device", device] if device != "cpu" else []
     words += _out(each)
-    return shlex.join(words)
+    return [
+        shlex.join([*_start(group, name), *_asked(group, lines, seeds), *words])
+        for group in _groups(each, lines)
+        for seeds in _ranges(sorted({run.seed for run in group.runs}))
+    ]
+
+
+def _start(group: Field, name: str) -> list[str]:
+    if not continued(group):
+        return ["surefoot", "compare", name]
+    state = ["--state", "keep"] if keeps_state(group) else []
+    return ["surefoot", "fork", name, "--at", str(_forked_at(group)), *state]
+
+
+def _asked(group: Field, lines: Mapping[str, str], seeds: range) -> list[str]:
+    contestants = [word for entry in group.entries for word in ("-o", lines[entry.label])]
+    first = ["--first-seed", str(seeds[0])] if seeds[0] else []
+    epochs = max(run.config.get("epochs", 1) for run in group.runs) - _forked_at(group)
+    return [*contestants, "--seeds", str(len(seeds)), *first, "--epochs", str(epochs)]
+
+
+def _forked_at(group: Field) -> int:
+    return max(forked_at(run) for run in group.runs)
+
+
+def _groups(each: Field, lines: Mapping[str, str]) -> list[Field]:
+    """The contestants in groups that do not name one twice: other lengths of a schedule, other states after a fork."""
+    groups: list[dict[str, Entry]] = []
+    for entry in sorted(each.entries, key=lambda one: not kept(one)):  # who kept its state, then all who never could
+        line = lines[entry.label]
+        place = next((group for group in groups if line not in group), None)
+        if place is None:
+            groups.append(place := {})
+        place[line] = entry
+    return [replace(each, entries=tuple(group.values())) for group in groups]
+
+
+def _ranges(seeds: Sequence[int]) -> list[range]:
+    """Seeds as a command takes them.
+
+    >>> _ranges([0, 1, 2, 5, 7, 8])
+    [range(0, 3), range(5, 6), range(7, 9)]
+    """
+    found: list[range] = []
+    for seed in seeds:
+        if found and found[-1].stop == seed:
+            found[-1] = range(found[-1].start, seed + 1)
+        else:
+            found.append(range(seed, seed + 1))
+    return found
 
 
 def _out(each: Field) -> list[str]:
@@ -121,12 +165,18 @@ def _out(each: Field) -> list[str]:
     return ["--out", folders.pop()] if len(folders) == 1 else []
 
 
-def _shared(each: Field, option: str, flag: str, usual: float | None) -> list[str]:
-    """The flag that gives an option to every contestant whose own line does not name it."""
+def _shared(each: Field, lines: dict[str, str], option: str, usual: float | None) -> list[str]:
+    """The flag for an option that the contestants' lines do not name; where its values differ, their lines get it."""
     values = {
-        (entry.optimizer.get("kwargs") or {}).get(option)
+        entry.label: value
         for entry in each.entries
-        if f"{option}=" not in str(entry.optimizer.get("spec", ""))
-    } - {None}
-    (value, *others) = values or {None}
-    return [] if value is None or others or value == usual else [flag, repr(float(value))]
+        if f"{option}=" not in lines[entry.label]
+        and (value := (entry.optimizer.get("kwargs") or {}).get(option)) is not None
+    }
+    if len(set(values.values())) == 1:
+        (value,) = set(values.values())
+        return [] if value == usual else [f"--{option.replace('_', '-')}", repr(float(value))]
+    for label, value in values.items():
+        if value != usual:
+            lines[label] += f"{',' if '=' in lines[label] else ':'}{option}={float(value)!r}"
+    return []

@@ -104,7 +104,7 @@ def tune(
     if storage is None:
         out.mkdir(parents=True, exist_ok=True)
         storage = f"sqlite:///{out / 'tune.db'}"
-    job = Job(setup.source, plans, storage, out, jobs, threads, device)
+    job = Job(setup.checked_source, plans, storage, out, jobs, threads, device)
     with storage_errors():
         studies = Studies(storage)
         studies.fill(plans)

@@ -183,13 +183,14 @@ def main() -> None:
         sys.exit(1)
 
 
-def _exactly(size: int) -> bytes:
-    data = b""
-    while len(data) < size:
-        part = os.read(0, size - len(data))
-        if not part:
+def _exactly(size: int) -> bytearray:
+    data = bytearray(size)  # filled in place: a task may be of hundreds of megabytes, and a pipe hands out 64 KiB
+    rest = memoryview(data)
+    while rest:
+        read = os.readv(0, [rest])
+        if not read:
             os._exit(1)  # the parent was killed
-        data += part
+        rest = rest[read:]
     return data
 
 
