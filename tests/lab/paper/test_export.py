@@ -203,6 +203,20 @@ def test_steps_are_recorded_once(mnist: Path, tmp_path: Path) -> None:
     assert len(said) == 4
 
 
+def test_steps_of_the_cnn_are_those_of_its_ablation(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked: list[tuple[object, ...]] = []
+
+    def train(task: str, spec: str, epochs: int, data_dir: Path | None, **overrides: object) -> tuple[list[float], int]:
+        asked.append((task, epochs, overrides["subset"]))
+        return [1.0] * 20, 1
+
+    monkeypatch.setattr("surefoot.lab.paper.steps.train", train)
+    known = read_steps(record("cnn", out=tmp_path, say=lambda line: None))
+    assert set(asked) == {("cifar10-cnn", 20, 10_000)}
+    [picture] = [one for one in gallery(Replication([]), known).pictures if one.name == "step-size-cnn"]
+    assert picture.title == "Effective step size, CNN 128, 10000 images"
+
+
 def test_gallery_without_a_run() -> None:
     assert [one.name for one in gallery(Replication([]), {}).pictures] == ["surface"]
 

@@ -68,7 +68,7 @@ def paper(
     if part in ("steps", "all") and not plan:
         from surefoot.lab.paper import steps
 
-        say(f"written: {steps.record(model or 'mlp', out=out, epochs=epochs or 45, data_dir=data_dir, say=say)}")
+        say(f"written: {steps.record(model or 'mlp', out=out, epochs=epochs, data_dir=data_dir, say=say)}")
     if to is not None:
         from surefoot.lab.paper.export import export
 

@@ -221,7 +221,8 @@ def step_size(steps: Mapping[str, Sequence[tuple[float, float]]], one: Configura
         "gradient is weighted. Cosine decay reaches zero at the planned end; the weights know of no end."
     )
     panel = Panel("factor of the step size", lines, y="factor of lr")
-    return Picture(f"step-size-{one.model}", f"Effective step size, {one.name}", [[panel]], caption)
+    name = f"{one.name}, {IMAGES} images" if one.model == "cnn" else one.name
+    return Picture(f"step-size-{one.model}", f"Effective step size, {name}", [[panel]], caption)
 
 
 def surface() -> Picture:

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from surefoot.lab.compare import prepare
+from surefoot.lab.paper.ablation import CNN_EPOCHS, IMAGES
 from surefoot.lab.paper.plan import spec_of
-from surefoot.lab.paper.published import OPTIMIZERS, configurations, eta_of
+from surefoot.lab.paper.published import EPOCHS, OPTIMIZERS, configurations, eta_of
 from surefoot.lab.store import write_atomic
 from surefoot.lab.trainer import Trainer, pinned_arithmetic
 
@@ -42,19 +43,28 @@ def ratios(weights: Sequence[float], betas: tuple[float, float] = (0.9, 0.999)) 
 
 
 def record(
-    model: str = "mlp", *, out: Path, epochs: int = 45, data_dir: Path | None = None, say: Any = print, **overrides: Any
+    model: str = "mlp",
+    *,
+    out: Path,
+    epochs: int | None = None,
+    data_dir: Path | None = None,
+    say: Any = print,
+    **overrides: Any,
 ) -> Path:
     """Train one seed of each variant (and of the std scale alone) and write `steps.csv`; what it holds is kept.
 
     Args:
-        model: lr, mlp or cnn; batches of 128, no dropout.
+        model: lr, mlp or cnn; batches of 128, no dropout. The CNN is trained on the images of its ablation.
         out: the folder of the paper's runs.
-        epochs: how long.
+        epochs: how long; by default 45, and the CNN as long as in its ablation.
         data_dir: where the data sets are.
         say: called with a line of progress.
         overrides: options of the task, such as subset.
     """
     one = next(one for one in configurations() if one.model == model)
+    if model == "cnn":
+        overrides = {"subset": IMAGES, **overrides}
+    epochs = epochs or (CNN_EPOCHS if model == "cnn" else EPOCHS[-1])
     path = out / NAME
     known = read_steps(path)
     specs = {"std scale alone": "adamucb:eta=0"}
