@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 import copy
+import math
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 from torch.nn import Parameter
 
 from saved import through_a_file
-from surefoot import AdaMaxUCB, AdamCB, AdamS, AdamUCB, LossAware, MomentumS, NAdamUCB
+from surefoot import (
+    AdaMaxUCB,
+    AdamCB,
+    AdamS,
+    AdamUCB,
+    EtaSchedule,
+    LossAware,
+    LossWeighted,
+    MomentumS,
+    NAdamUCB,
+    weigh,
+)  # fmt: skip
 from surefoot.moments import Seen, blank
 from surefoot.named import OPTIMIZERS
 
@@ -321,3 +334,35 @@ def test_hooks_see_what_is_saved_and_may_change_what_is_loaded() -> None:
         optimizer.load_state_dict(wrapped)
         assert calls == ["loading", "loaded"]
     assert optimizer.state[params[0]]["step"] == HALF + 100
+
+
+def test_numbers_of_numpy_do_not_get_into_a_file() -> None:
+    """A schedule computed with NumPy sets them; a file that has one cannot be loaded with weights_only=True."""
+    params = [Parameter(torch.ones(2))]
+    options = {"eta": np.float64(0.5), "lr": np.float32(0.25), "betas": (np.float64(0.5), 0.9), "seed": np.int64(3)}
+    schedule = EtaSchedule(AdamS(params, **options), lambda step: np.exp(-step))
+    schedule.step()
+    wrapped = LossWeighted(torch.optim.SGD(params, lr=0.1), eta=np.float64(0.5))
+    weigher = weigh(None, "ucb", eta=np.float64(0.5))
+    for one in (schedule.optimizer, schedule, wrapped, weigher):
+        assert through_a_file(one.state_dict())
+    [group] = through_a_file(schedule.optimizer.state_dict())["param_groups"]
+    assert (group["lr"], group["betas"], group["seed"]) == (0.25, (0.5, 0.9), 3)
+    assert group["eta"] == pytest.approx(0.5 * math.exp(-1))
+
+
+@pytest.mark.parametrize("wrap", [False, True])
+def test_statistics_go_where_the_parameters_are(wrap: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Apple's GPUs have no float64, and Accelerate moves all of a state dict to the parameters' device."""
+    params = [Parameter(torch.ones(2))]
+    optimizer = LossWeighted(torch.optim.SGD(params, lr=0.1)) if wrap else AdamS(params)
+    for loss in (1.0, 2.0):
+        params[0].grad = torch.ones(2)
+        optimizer.step(loss=loss)
+    assert optimizer.state_dict()["param_groups"][0]["seen"].dtype == torch.float64
+    monkeypatch.setattr("surefoot.checkpoint.wide", lambda device: torch.float32)
+    saved = optimizer.state_dict()
+    assert saved["param_groups"][0]["seen"].dtype == torch.float32
+    optimizer.load_state_dict(saved)
+    optimizer.step(loss=1.5)
+    assert float(optimizer.confidence()[0]["mean"]) == pytest.approx(1.5, abs=0.1)

@@ -357,3 +357,13 @@ def test_statistics_that_a_file_holds_as_plain_numbers_are_taken() -> None:
     again.load_state_dict(saved)
     again.step(loss=1.5)
     assert again.confidence()[0]["mean"] > 1
+
+
+def test_a_base_without_a_learning_rate_is_told_the_three_ways_too() -> None:
+    """As Adafactor of Transformers, which finds its own rate."""
+    weight = torch.nn.Parameter(torch.ones(2))
+    base = torch.optim.SGD([weight], lr=0.1)
+    base.param_groups[0]["lr"] = None
+    weight.grad = torch.ones(2)
+    with pytest.raises(RuntimeError, match="got no loss"):
+        LossWeighted(base).step()

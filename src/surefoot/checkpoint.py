@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from surefoot.engines.base import wide
 from surefoot.moments import Seen, blank
 
 if TYPE_CHECKING:
@@ -60,8 +61,28 @@ def unshared(optimizer: LossAware, state_dict: dict[str, Any]) -> dict[str, Any]
         key: {**values, **{name: values[name].clone() for name in names if name in values}}
         for key, values in state_dict["state"].items()
     }
-    groups = [{**group, "seen": group["seen"].clone()} for group in state_dict["param_groups"]]
-    return {**state_dict, "state": state, "param_groups": groups}
+    return {**state_dict, "state": state, "param_groups": portable_groups(optimizer, state_dict)}
+
+
+def portable_groups(optimizer: Optimizer, state_dict: dict[str, Any]) -> list[dict[str, Any]]:
+    """The groups as any file and device takes them.
+
+    `torch.load(weights_only=True)` takes no NumPy numbers, and Accelerate moves all that is here to the parameters'
+    device, which may have no float64.
+    """
+    groups = []
+    for own, group in zip(optimizer.param_groups, state_dict["param_groups"]):
+        home = next((p.device for p in own["params"]), torch.device("cpu"))
+        plain = {name: as_plain(value) for name, value in group.items()}
+        groups.append({**plain, "seen": group["seen"].to(wide(home), copy=True)})
+    return groups
+
+
+def as_plain(value: Any) -> Any:
+    """NumPy's number as Python's, also in a pair; anything else as it is."""
+    if type(value) in (tuple, list):
+        return type(value)(map(as_plain, value))
+    return value.item() if type(value).__module__ == "numpy" and getattr(value, "ndim", 1) == 0 else value
 
 
 def check_state(optimizer: LossAware, state_dict: dict[str, Any]) -> None:

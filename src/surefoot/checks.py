@@ -207,7 +207,7 @@ def only_creates_state(optimizer: Optimizer, closure: Any) -> None:
     if closure is not None and all(p.grad is None for group in optimizer.param_groups for p in group["params"]):
         return
     creates = closure is None and all(
-        float(group.get("lr", 0)) == 0 and all(p.grad is None or not p.grad.any() for p in group["params"])
+        float(group.get("lr") or 0) == 0 and all(p.grad is None or not p.grad.any() for p in group["params"])
         for group in optimizer.param_groups
     )
     if not creates:

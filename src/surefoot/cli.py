@@ -369,6 +369,8 @@ def paper(
 
 def _executor(place: Place, address: str | None) -> Executor | None:
     if place is Place.local:
+        if address is not None:
+            raise ValueError(f"--address {address} is for a Ray cluster; add --executor ray, or leave it out")
         return None
     from surefoot.lab import executors_ray
 

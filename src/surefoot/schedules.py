@@ -7,12 +7,15 @@ from typing import Any
 
 from torch.optim import Optimizer
 
+from surefoot.checkpoint import as_plain
+from surefoot.reach import loss_aware
+
 
 class EtaSchedule:
     """Multiply each group's initial eta by ``factor(step)``.
 
     Args:
-        optimizer: any Surefoot optimizer (its groups have an ``eta``).
+        optimizer: any Surefoot optimizer (its groups have an ``eta``), prepared by Accelerate or not.
         factor: a function from the number of ``step()`` calls so far to a factor, or one per group.
 
     >>> import torch, surefoot
@@ -23,6 +26,7 @@ class EtaSchedule:
     """
 
     def __init__(self, optimizer: Optimizer, factor: Callable[[int], float] | Sequence[Callable[[int], float]]) -> None:
+        optimizer = loss_aware(optimizer) or optimizer
         groups = getattr(optimizer, "param_groups", [{}])
         if not hasattr(optimizer, "rule") or not all("eta" in group for group in groups):
             raise TypeError(
@@ -50,7 +54,7 @@ class EtaSchedule:
         for eta in etas:
             self.optimizer.rule.check(eta)
         for group, eta in zip(self.optimizer.param_groups, etas):
-            group["eta"] = eta
+            group["eta"] = as_plain(eta)
 
     def step(self) -> None:
         """Move on by one step and set every group's eta."""
@@ -59,7 +63,7 @@ class EtaSchedule:
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint needs; the functions stay in the code."""
-        return {"last_step": self.last_step, "initial": self.initial}
+        return {"last_step": self.last_step, "initial": as_plain(self.initial)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a checkpoint."""

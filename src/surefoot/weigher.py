@@ -10,12 +10,13 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from surefoot import readings
-from surefoot.checkpoint import checked
+from surefoot.checkpoint import as_plain, checked
 from surefoot.checks import LARGEST, check_number, is_sane
 from surefoot.engines.base import wide
 from surefoot.intake import TakesLoss, described
 from surefoot.moments import Number, Seen, blank, observe, on_host
 from surefoot.noise import standard_normal, standard_normal_tensor
+from surefoot.reach import unwrapped
 from surefoot.rules import Rule, Weighting, find_rule, weigh_on_host
 from surefoot.rules import weigh as apply_rule
 from surefoot.tally import Tally, merged
@@ -43,6 +44,7 @@ class Weigher:
         nonfinite: str = "skip",
         process_group: Any = None,
     ) -> None:
+        optimizer = unwrapped(optimizer)
         _check_optimizer(optimizer)
         check_settings(weighting=weighting, loss_beta=loss_beta, seed=seed, nonfinite=nonfinite, coast=False)
         self.rule = find_rule(rule)
@@ -144,7 +146,7 @@ class Weigher:
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint needs, taken between two steps."""
-        return {"seen": self.seen.clone(), "eta": self.eta}
+        return {"seen": self.seen.clone(), "eta": as_plain(self.eta)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from a checkpoint."""

@@ -16,6 +16,7 @@ from surefoot.engines.base import wide
 from surefoot.intake import TakesLoss
 from surefoot.moments import Number, Seen, blank, inherited, observe, on_host
 from surefoot.noise import standard_normal, standard_normal_tensor
+from surefoot.reach import unwrapped
 from surefoot.rules import Rule, Weighting, find_rule, weigh_on_host
 from surefoot.rules import weigh as apply_rule
 
@@ -259,6 +260,7 @@ class LossWeighted(TakesLoss):
         for pre_hook in self._optimizer_state_dict_pre_hooks.values():
             pre_hook(self)
         state_dict = self.base.state_dict()
+        state_dict = {**state_dict, "param_groups": checkpoint.portable_groups(self, state_dict)}
         for post_hook in self._optimizer_state_dict_post_hooks.values():
             changed = post_hook(self, state_dict)
             state_dict = state_dict if changed is None else changed
@@ -310,6 +312,11 @@ def check_base(base: Any) -> None:
     if not isinstance(base, Optimizer):
         raise TypeError(f"LossWeighted wraps a torch optimizer, but got {type(base).__name__}: {base!r}")
     name = type(base).__name__
+    if unwrapped(base) is not base:
+        raise TypeError(
+            f"{name} is a wrapper around {type(unwrapped(base)).__name__}; give that to LossWeighted, then prepare() "
+            "the result"
+        )
     if isinstance(base, TakesLoss):
         raise TypeError(f"{name} weighs its gradients by the loss already; use it as it is")
     closure = inspect.signature(type(base).step).parameters.get("closure")

@@ -184,3 +184,22 @@ def test_the_accelerators_own_trackers_take_the_metrics(tmp_path):
     (mean,) = events.Scalars("surefoot/mean")
     assert mean.step == BATCHES
     assert mean.value == pytest.approx(metrics(opt)["surefoot/mean"])
+
+
+def test_a_prepared_optimizer_is_taken_for_what_it_is():
+    accelerator = Accelerator(cpu=True)
+    net, opt, _ = setup()
+    prepared = accelerator.prepare(opt)
+    schedule = surefoot.EtaSchedule(prepared, lambda step: 0.5**step)
+    schedule.step()
+    assert opt.param_groups[0]["eta"] == 0.15
+    plain = accelerator.prepare(torch.optim.SGD(net.parameters(), lr=0.1))
+    weigh = surefoot.weigh(plain, "ucb", eta=0.1)
+    for x in INPUTS[:3]:
+        weigh(net(x).pow(2).mean()).backward()
+        plain.step()
+    assert weigh.confidence()[0]["mean"] > 0  # it noticed the steps
+    with pytest.raises(TypeError, match=r"AcceleratedOptimizer is a wrapper around SGD; give that to LossWeighted"):
+        surefoot.LossWeighted(plain)
+    with pytest.raises(TypeError, match="AdamS weighs its gradients by the loss already"):
+        surefoot.weigh(prepared)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import warnings
+from types import SimpleNamespace
 
 import lightning.pytorch as pl
 import pytest
@@ -349,3 +351,18 @@ def test_fabric_hands_over_the_loss_by_record_loss():
     for mine, theirs in zip(module.parameters(), other.parameters(), strict=True):
         assert torch.equal(mine, theirs)
     assert float(opt.confidence()[0]["mean"]) == float(expected.confidence()[0]["mean"])
+
+
+@pytest.mark.parametrize(("every", "moves"), [(10, [1] + [2] * 59), (3, [1, 1, 0, 0, 2, 3, 1]), (1, [2, 2, 0, 1])])
+def test_several_optimizers_move_the_step_past_multiples(every, moves):
+    steps = []
+    sink = SimpleNamespace(log=lambda optimizers, step: steps.append(step))
+    trainer = SimpleNamespace(global_step=0, is_global_zero=True, optimizers=[])
+    log = LogConfidence(sink, every_n_steps=every)
+    log.on_train_start(trainer, None)
+    for move in moves:
+        trainer.global_step += move
+        log.on_train_batch_end(trainer, None, None, None, 0)
+    ends = list(itertools.accumulate(moves))
+    passed = [now for before, now in itertools.pairwise([0, *ends]) if now // every > before // every]
+    assert steps == passed != []

@@ -118,3 +118,11 @@ def test_a_missing_package_is_named_with_the_command(monkeypatch, missing, make,
     sentence = rf"{missing}\S* is needed for this and is not installed; .*pip install 'surefoot\[{extra}\]'$"
     with pytest.raises(ImportError, match=sentence):
         make()
+
+
+def test_weigh_is_told_too():
+    weight = torch.nn.Parameter(torch.ones(1))
+    weigh = surefoot.weigh(torch.optim.SGD([weight], lr=0.1), "ucb", eta=0.1)
+    weigh(weight.sum() * 4).backward()
+    weigh.optimizer.step()
+    assert metrics(weigh)["surefoot/mean"] == 4.0

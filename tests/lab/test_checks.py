@@ -151,3 +151,19 @@ def test_errors_come_first(run, field):
     ranks = [order[finding.severity] for finding in check(runs)]
     assert ranks == sorted(ranks)
     assert len(set(ranks)) > 1
+
+
+def test_a_metric_that_is_not_a_number_is_told(field):
+    runs = field({"Adam": 0.0, "AdamS": -0.01})
+    for run in runs:
+        for record in run.epochs:
+            record["valid_auc"] = None if run.label == "AdamS" and run.seed in (2, 5) else 0.5
+            record["valid_f1"] = None  # nobody has it
+    [finding] = check(runs)
+    assert (finding.code, finding.severity) == ("missing-values", "error")
+    assert "AdamS ended without a number for valid_auc on seeds 2, 5" in finding.sentence
+
+
+def test_pairs_that_diverged_do_not_count_as_seeds(run, field):
+    runs = field({"Adam": 0.0}, seeds=6) + [run("AdamS", seed, diverged=2 if seed < 3 else None) for seed in range(6)]
+    assert codes(runs)["few-seeds"] == "warning"

@@ -232,6 +232,12 @@ def test_an_empty_folder_has_no_report(tmp_path: Path) -> None:
     assert "there are no runs" in done.stderr
 
 
+def test_an_address_wants_the_executor_that_it_is_for(tmp_path: Path) -> None:
+    ran = CliRunner().invoke(app, ["compare", "digits-lr", "--address", "somewhere:6379", "--out", str(tmp_path)])
+    assert ran.exit_code == 2
+    assert "--address somewhere:6379 is for a Ray cluster; add --executor ray, or leave it out" in ran.output
+
+
 def test_fork_is_a_command(mine: Path, tmp_path: Path) -> None:
     out = tmp_path / "runs"
     done = surefoot(

@@ -13,9 +13,9 @@ import torch
 
 from surefoot.lab import Results, compare, fork
 from surefoot.lab.checks import check
-from surefoot.lab.contestants import parse_all
+from surefoot.lab.contestants import Contestant, parse_all
 from surefoot.lab.fields import Field, fields_of
-from surefoot.lab.report.origin import _commands
+from surefoot.lab.report.origin import _commands, again
 from surefoot.lab.store import Run, read_runs
 from surefoot.lab.tasks import Task
 
@@ -117,3 +117,32 @@ def test_commands_say_the_very_seeds_subset_and_rates(run: MakeRun) -> None:
         first = int(words[words.index("--first-seed") + 1]) if "--first-seed" in words else 0
         seeds += range(first, first + int(words[words.index("--seeds") + 1]))
     assert seeds == [0, 2, 5, 6]
+
+
+def test_no_two_contestants_have_one_label(run: MakeRun) -> None:
+    options = [("Adam", 0.001, 1e-4), ("Adam", 0.1, 1e-4), ("Adam lr=0.1", 0.1, 0.0)]
+    runs = [run(label, 0, kwargs={"lr": lr, "weight_decay": decay}) for label, lr, decay in options]
+    for one in runs:
+        one.config["optimizer"]["code"] = ""
+    [each] = fields_of(runs)
+    assert list(labels(each)) == ["Adam lr=0.001", "Adam lr=0.1 weight_decay=0.0001", "Adam lr=0.1 weight_decay=0.0"]
+    same = [run("Adam", 0, kwargs={"lr": 0.1}, optimizer=f"mine.{name}") for name in ("A", "B")]
+    [each] = fields_of(same)
+    assert list(labels(each)) == ["Adam #1", "Adam #2"]
+
+
+def test_commands_name_classes_that_were_given_as_such(tiny_task: MakeTask, tmp_path: Path) -> None:
+    class Mine(torch.optim.SGD):
+        """Where no command finds it."""
+
+    given = Contestant.create("my own", torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "schedule": "cosine"})
+    options: dict[str, Any] = {"seeds": 1, "epochs": 1, "progress": False}
+    found = compare("digits-lr", ["adam", given], out=tmp_path / "one", **options)
+    [command] = _commands(fields_of(found.runs)[0])
+    words = shlex.split(command)
+    specs = [after for word, after in itertools.pairwise(words) if word == "-o"]
+    assert specs == ["adam", "torch.optim.SGD:lr=0.1,momentum=0.9,schedule=cosine"]
+    assert Contestant.parse(specs[1]).kwargs == given.kwargs
+    assert "of your own is named by its file" not in again(fields_of(found.runs))
+    local = compare("digits-lr", ["adam", Mine], out=tmp_path / "two", **options)
+    assert "of your own is named by its file" in again(fields_of(local.runs))

@@ -67,6 +67,17 @@ def test_words_of_yes_and_no_are_not_texts() -> None:
     assert parse_values("weighting", "paper,none") == Grid(("paper", None))
 
 
+def test_whole_numbers_stay_whole_where_an_option_may_want_them() -> None:
+    assert parse_values("ns_steps", "3,7") == Grid((3, 7))
+    assert repr(parse_values("lr", "1,2")) == "Grid(values=(1.0, 2.0))"
+    space = Space({"ns_steps": Grid((3, 7))})
+    assert not space.bounded
+    [chosen] = space.distributions().values()
+    assert (type(chosen).__name__, chosen.low, chosen.high) == ("IntDistribution", 3, 7)
+    assert repr(space.rounded({"ns_steps": 5})) == "{'ns_steps': 5}"
+    assert Space({"nesterov": Grid((0, 1))}).bounded  # nothing lies between
+
+
 def test_settings_of_a_range_are_spread_and_rounded() -> None:
     space = Space({"eta": Range(1e-6, 1.0), "lr": Range(1e-4, 1e-2)})
     settings = [space.setting(slot) for slot in range(STARTUP)]

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from surefoot._extras import require
-from surefoot.integrations.reach import loss_aware
 from surefoot.integrations.tracking import PREFIX, Sink, lazy_metrics
+from surefoot.reach import loss_aware
 
 Callback: Any = require("lightning.pytorch", extra="lightning").Callback
 
@@ -68,7 +68,7 @@ class LogConfidence(Callback):
             pl_module.log_dict(lazy_metrics(trainer.optimizers, self.prefix), on_step=True, on_epoch=False)
             return
         step = trainer.global_step
-        # Micro-batches that only accumulate do not move the step.
-        if trainer.is_global_zero and step != self._written and step % self.every_n_steps == 0:
+        # Micro-batches that only accumulate do not move the step; several optimizers move it by more than one.
+        if trainer.is_global_zero and step // self.every_n_steps > self._written // self.every_n_steps:
             self._written = step
             self.sink.log(trainer.optimizers, step)

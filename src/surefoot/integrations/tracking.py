@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from surefoot._extras import require
-from surefoot.integrations.reach import loss_aware
+from surefoot.reach import loss_aware
 
 PREFIX = "surefoot"
 
@@ -24,7 +24,7 @@ def lazy_metrics(optimizers: Any, prefix: str = PREFIX) -> dict[str, Any]:
     every = list(optimizers) if isinstance(optimizers, Sequence) else [optimizers]
     found: dict[str, Any] = {}
     for i, one in enumerate(every):
-        optimizer = loss_aware(one)
+        optimizer = one if hasattr(one, "confidence") else loss_aware(one)  # surefoot.weigh has it too
         groups = [] if optimizer is None else optimizer.confidence()
         for j, values in enumerate(groups):
             where = [prefix] + [f"optimizer{i}"] * (len(every) > 1) + [f"group{j}"] * (len(groups) > 1)

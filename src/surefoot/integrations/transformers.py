@@ -10,8 +10,8 @@ from typing import Any
 from torch import Tensor
 
 from surefoot._extras import require
-from surefoot.integrations.reach import loss_aware
 from surefoot.integrations.tracking import Sink, metrics
+from surefoot.reach import loss_aware
 
 _transformers = require("transformers", extra="transformers")
 require("accelerate", extra="transformers")

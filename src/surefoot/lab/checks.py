@@ -19,8 +19,8 @@ Severity = Literal["error", "warning", "note"]
 Code = Literal[
     "no-runs", "unequal-epochs", "unequal-steps", "unequal-tuning", "unequal-chances", "tuned-on-reported-seeds",
     "edge-of-grid", "edge-of-sweep", "few-seeds", "parallel-timings", "failed-runs", "unfinished-runs",
-    "dropped-runs", "diverged-runs", "mixed-numerics", "mixed-torch", "mixed-threads", "mixed-device", "mixed-cpu",
-    "mixed-commit",
+    "dropped-runs", "missing-values", "diverged-runs", "mixed-numerics", "mixed-torch", "mixed-threads",
+    "mixed-device", "mixed-cpu", "mixed-commit",
 ]  # fmt: skip
 #: What a finding may be called.
 CODES: tuple[Code, ...] = get_args(Code)
@@ -145,8 +145,8 @@ def _chances(each: Field, tuning: list[Run]) -> Iterable[Finding]:
 def _few_seeds(each: Field, tuning: list[Run]) -> Iterable[Finding]:
     if len(each.entries) < 2:
         return
-    base = {run.seed for run in each.baseline.runs}
-    fewest = min(len(base & {run.seed for run in entry.runs}) for entry in each.entries[1:])
+    base, *others = ({run.seed for run in entry.runs if not run.diverged} for entry in each.entries)
+    fewest = min(len(base & seeds) for seeds in others)
     if fewest < fewest_seeds():
         yield Finding(
             "few-seeds",
@@ -192,6 +192,24 @@ def _dropped(each: Field, tuning: list[Run]) -> Iterable[Finding]:
             yield Finding("diverged-runs", "note", f"{each.name}: {entry.label} diverged on {lost}.")
 
 
+def _missing_values(each: Field, tuning: list[Run]) -> Iterable[Finding]:
+    """A metric that is not a number leaves its seed out of the pairs, as a divergence does, but says nothing."""
+    for metric in recorded_metrics([each]):
+        ended = [(entry, run) for entry in each.entries for run in entry.runs if run.finished and not run.diverged]
+        without = [(entry, run) for entry, run in ended if value_at(run, metric) is None]
+        if len(without) == len(ended):
+            continue  # nobody has it
+        for entry in each.entries:
+            seeds = [run.seed for owner, run in without if owner is entry]
+            if seeds:
+                yield Finding(
+                    "missing-values",
+                    "error",
+                    f"{each.name}: {entry.label} ended without a number for {metric} on {_seeds(seeds)}; "
+                    "what is said of that metric leaves them out.",
+                )
+
+
 def _mixtures(each: Field, tuning: list[Run]) -> Iterable[Finding]:
     """Runs of one comparison should differ in the optimizer and the seed alone."""
 
@@ -214,7 +232,7 @@ def _mixtures(each: Field, tuning: list[Run]) -> Iterable[Finding]:
 
 _CHECKS: list[Callable[[Field, list[Run]], Iterable[Finding]]] = [
     _budgets, _tuning_budgets, _tuned_on_reported_seeds, _grid_edges, _chances, _few_seeds, _timings,
-    _dropped, _mixtures,
+    _dropped, _missing_values, _mixtures,
 ]  # fmt: skip
 
 

@@ -84,7 +84,7 @@ class Contestant:
         class_path = class_path if isinstance(class_path, str) else _path_of(found)
         shown = {**options, "schedule": schedule} if schedule else options
         label = label or " ".join([found.__name__, *(f"{name}={_short(value)}" for name, value in shown.items())])
-        return cls(label, class_path, options, spec or label, schedule, given)
+        return cls(label, class_path, options, spec or _written(class_path, shown), schedule, given)
 
     @property
     def cls(self) -> type[torch.optim.Optimizer]:
@@ -243,6 +243,12 @@ def load_class(path: str, *, again: bool = False) -> type[torch.optim.Optimizer]
     if not callable(found) or inspect.isbuiltin(found) or (isinstance(found, type) and not hasattr(found, "step")):
         raise ValueError(f"{path!r} is not an optimizer class but {found!r}")
     return found
+
+
+def _written(class_path: str, options: Mapping[str, Any]) -> str:
+    """How a command would name a class with its options."""
+    words = (f"{name}={value if isinstance(value, str) else repr(value)}" for name, value in options.items())
+    return f"{class_path}:{','.join(words)}" if options else class_path
 
 
 def _path_of(cls: type) -> str:

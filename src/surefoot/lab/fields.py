@@ -170,7 +170,9 @@ def _distinct(names: list[str], details: list[dict[str, str]]) -> list[str]:
         same = [each for other, each in zip(names, details) if other == name]
         parts = [text for key, text in own.items() if any(each.get(key) != text for each in same)]
         told.append(" ".join([name, *parts]) if len(same) > 1 else name)
-    return told
+    if told != names:  # what one was given may be another's own name
+        return _distinct(told, details)
+    return [name if told.count(name) == 1 else f"{name} #{1 + told[:k].count(name)}" for k, name in enumerate(told)]
 
 
 def _name(task: Mapping[str, Any]) -> str:

@@ -87,7 +87,7 @@ def _words(
 ) -> tuple[Outcome, str]:
     n = result.n
     if n == 0:
-        return "unpaired", f"not compared: {label} and {baseline} have no finished seed in common"
+        return "unpaired", f"not compared: there is no seed on which both {label} and {baseline} ended with a number"
     if n == 1 or result.p_t is None or p_holm is None:
         return "too few", f"too few seeds (n={n})"
     if result.difference == 0 and result.std == 0:

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from surefoot.lab.store import Run
 
 
+#: In the path of a class that no command can find.
+_NOWHERE = ("__main__:", "<locals>")
+
+
 def origin_tables(fields: Sequence[Field]) -> str:
     """Versions, machine and settings; and what every contestant was built with."""
     runs = [run for each in fields for run in each.runs]
@@ -73,7 +77,9 @@ def _join(values: Iterable[Any]) -> str:
 def again(fields: Sequence[Field], command: str | None = None) -> str:
     """The commands that compute these numbers again."""
     commands = [command] if command else [line for each in fields for line in _commands(each)]
-    own = any(each.task.get("code") and not each.task.get("spec") for each in fields)
+    own = any(each.task.get("code") and not each.task.get("spec") for each in fields) or any(
+        local in str(entry.optimizer.get("spec")) for each in fields for entry in each.entries for local in _NOWHERE
+    )
     note = (
         " A task or optimizer of your own is named by its file or import path; write that in its place."
         if own and not command

@@ -48,12 +48,9 @@ def with_options(base: Contestant, options: Mapping[str, Any]) -> Contestant:
     'adams:weight_decay=0,eta=0.01'
     """
     kwargs = {**base.kwargs, **options}
-    if base.given is not None:
-        before, after = f"{base.class_path}:", kwargs
-    else:
-        before, after = base.spec + ("," if base.kwargs or base.schedule else ":"), dict(options)
+    before = base.spec + ("," if base.kwargs or base.schedule else ":")
     spec = before + ",".join(
-        f"{name}={value if isinstance(value, str) else repr(value)}" for name, value in after.items()
+        f"{name}={value if isinstance(value, str) else repr(value)}" for name, value in options.items()
     )
     if base.schedule is not None:
         kwargs["schedule"] = base.schedule

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import math
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,16 @@ from surefoot.lab.verdicts import count, number
 from surefoot.version import __version__
 
 
+def _budgets(settings: Sequence[int]) -> str:
+    """How many settings were to be tried.
+
+    >>> _budgets([1, 1]), _budgets([1, 20])
+    ('1 setting each', '1 to 20 settings each')
+    """
+    least, most = min(settings), max(settings)
+    return f"{count(most, 'setting')} each" if least == most else f"{least} to {most} settings each"
+
+
 def write_tuning_report(tuning: Tuning, path: Path, command: str = "") -> Path:
     """Write the report of a search as one HTML file that needs no network."""
     plan = tuning.studies[0].plan
@@ -23,7 +34,7 @@ def write_tuning_report(tuning: Tuning, path: Path, command: str = "") -> Path:
     subtitle = " · ".join(
         [
             count(len(tuning.studies), "optimizer"),
-            f"{count(plan.budget, 'setting')} each",
+            _budgets([study.plan.budget for study in tuning.studies]),
             f"{count(len(plan.seeds), 'seed')} each",
             count(plan.rungs[-1], "epoch"),
         ]

@@ -58,8 +58,20 @@ class Grid:
         return all(isinstance(value, int | float) and not isinstance(value, bool) for value in self.values)
 
     @property
+    def whole(self) -> bool:
+        return self.numeric and all(isinstance(value, int) for value in self.values)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether there are values between its own."""
+        if not self.numeric:
+            return False
+        low, high = self.ends
+        return high - low + 1 > len(self.values) if self.whole else low < high
+
+    @property
     def ends(self) -> tuple[float, float]:
-        return float(min(self.values)), float(max(self.values))
+        return min(self.values), max(self.values)
 
     def at(self, place: float) -> Any:
         return self.values[min(int(place * len(self.values)), len(self.values) - 1)]
@@ -83,7 +95,7 @@ def parse_values(name: str, text: str) -> Range | Grid:
             if not 0 < low < high < math.inf:
                 raise ValueError
             return Range(low, high)
-        values = tuple(_value(part) for part in text.split(",") if part.strip())
+        values = tuple(_value(name, part) for part in text.split(",") if part.strip())
     except ValueError:
         values = ()
     if not values or (name in NUMBERS and not Grid(values).numeric):
@@ -111,12 +123,13 @@ def read_options(named: Mapping[str, str | None], others: Sequence[str]) -> dict
     return options
 
 
-def _value(text: str) -> Any:
+def _value(name: str, text: str) -> Any:
     try:
         value = ast.literal_eval(text.strip())
     except (ValueError, SyntaxError):
         return word_value(text.strip())  # such as paper, or no
-    return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    return float(value) if whole and name in NUMBERS else value  # others may want a whole number, such as a seed
 
 
 @dataclass(frozen=True)
@@ -149,8 +162,7 @@ class Space:
     def bounded(self) -> bool:
         """Whether there is nothing to try beyond the grid's points, not even between them."""
         return self.is_grid and not any(
-            isinstance(option, Grid) and option.numeric and option.ends[0] < option.ends[1]
-            for option in self.options.values()
+            isinstance(option, Grid) and option.has_room for option in self.options.values()
         )
 
     def setting(self, slot: int) -> dict[str, Any]:
@@ -172,8 +184,8 @@ class Space:
             if isinstance(option, Range):
                 made[name] = found.FloatDistribution(option.low, option.high, log=True)
             elif self.is_grid and option.numeric:
-                low, high = option.ends
-                made[name] = found.FloatDistribution(low, high, log=low > 0)
+                kind = found.IntDistribution if option.whole else found.FloatDistribution
+                made[name] = kind(*option.ends, log=option.ends[0] > 0)
             else:
                 made[name] = found.CategoricalDistribution(option.values)
         return made
@@ -185,7 +197,7 @@ class Space:
             option = self.options[name]
             if isinstance(option, Range):
                 result[name] = option.rounded(value)
-            elif option.numeric and value not in option.values:
+            elif option.numeric and not option.whole and value not in option.values:
                 result[name] = float(f"{value:.{DIGITS}g}")
         return result
 

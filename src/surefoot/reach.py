@@ -5,6 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 
+def unwrapped(optimizer: Any) -> Any:
+    """The torch optimizer inside Accelerate's wrapper, which is one by name only: it has none of the hooks.
+
+    >>> import torch
+    >>> adam = torch.optim.Adam([torch.nn.Parameter(torch.ones(2))])
+    >>> unwrapped(adam) is adam
+    True
+    """
+    while not hasattr(optimizer, "_optimizer_step_post_hooks") and hasattr(optimizer, "optimizer"):
+        optimizer = optimizer.optimizer
+    return optimizer
+
+
 def loss_aware(optimizer: Any) -> Any | None:
     """The optimizer that takes losses: this one, or the one inside Lightning's or Accelerate's wrapper, or None.
 
