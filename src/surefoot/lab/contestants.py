@@ -84,7 +84,7 @@ class Contestant:
         class_path = class_path if isinstance(class_path, str) else _path_of(found)
         shown = {**options, "schedule": schedule} if schedule else options
         label = label or " ".join([found.__name__, *(f"{name}={_short(value)}" for name, value in shown.items())])
-        return cls(label, class_path, options, spec or _written(class_path, shown), schedule, given)
+        return cls(label, class_path, options, spec or written(class_path, shown), schedule, given)
 
     @property
     def cls(self) -> type[torch.optim.Optimizer]:
@@ -245,10 +245,14 @@ def load_class(path: str, *, again: bool = False) -> type[torch.optim.Optimizer]
     return found
 
 
-def _written(class_path: str, options: Mapping[str, Any]) -> str:
-    """How a command would name a class with its options."""
+def written(path: str, options: Mapping[str, Any], between: str = ":") -> str:
+    """How a command names an optimizer with its options; `between` is a comma where it has some already.
+
+    >>> written("adams", {"eta": 0.1, "weighting": "unit"}), written("adams:eta=0.1", {"lr": 1e-05}, between=",")
+    ('adams:eta=0.1,weighting=unit', 'adams:eta=0.1,lr=1e-05')
+    """
     words = (f"{name}={value if isinstance(value, str) else repr(value)}" for name, value in options.items())
-    return f"{class_path}:{','.join(words)}" if options else class_path
+    return f"{path}{between}{','.join(words)}" if options else path
 
 
 def _path_of(cls: type) -> str:

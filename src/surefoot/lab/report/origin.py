@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from surefoot.lab.contestants import written
 from surefoot.lab.fields import Entry, Field
 from surefoot.lab.report.forks import continued, forked_at, keeps_state, kept
 from surefoot.lab.report.page import escape
@@ -184,5 +185,5 @@ def _shared(each: Field, lines: dict[str, str], option: str, usual: float | None
         return [] if value == usual else [f"--{option.replace('_', '-')}", repr(float(value))]
     for label, value in values.items():
         if value != usual:
-            lines[label] += f"{',' if '=' in lines[label] else ':'}{option}={float(value)!r}"
+            lines[label] = written(lines[label], {option: float(value)}, between="," if "=" in lines[label] else ":")
     return []

@@ -11,7 +11,7 @@ from typing import Any
 
 from surefoot.lab.compare import Setup, compute
 from surefoot.lab.config import folder_of, run_key
-from surefoot.lab.contestants import Contestant
+from surefoot.lab.contestants import Contestant, written
 from surefoot.lab.executors import Event, Executor, RunRequest
 from surefoot.lab.progress import Progress
 from surefoot.lab.store import Run, StoreError, last_epoch, read_run
@@ -48,10 +48,7 @@ def with_options(base: Contestant, options: Mapping[str, Any]) -> Contestant:
     'adams:weight_decay=0,eta=0.01'
     """
     kwargs = {**base.kwargs, **options}
-    before = base.spec + ("," if base.kwargs or base.schedule else ":")
-    spec = before + ",".join(
-        f"{name}={value if isinstance(value, str) else repr(value)}" for name, value in options.items()
-    )
+    spec = written(base.spec, options, between="," if base.kwargs or base.schedule else ":")
     if base.schedule is not None:
         kwargs["schedule"] = base.schedule
     return Contestant.create(None, base.given or base.class_path, kwargs, spec=spec)
