@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from surefoot.lab.store import Run
 
 
-#: In the path of a class that no command can find.
-_NOWHERE = ("__main__:", "<locals>")
+#: In the name of a class or an option that no command can find.
+_NOWHERE = ("__main__:", "<locals>", " at 0x")
 
 
 def origin_tables(fields: Sequence[Field]) -> str:
