@@ -25,7 +25,7 @@ from surefoot.lab.paper.ablation import (
     rates_run,
 )
 from surefoot.lab.paper.command import paper
-from surefoot.lab.paper.pictures import taken_apart
+from surefoot.lab.paper.pictures import across_rates, taken_apart
 from surefoot.lab.paper.published import Configuration
 from surefoot.lab.paper.steps import ratios
 from surefoot.lab.paper.tables import ablation_text, answers, rates_table
@@ -221,6 +221,9 @@ def test_rates_of_the_cnn(paper_run: MakeRun) -> None:
     assert "std scale alone, lr 0.001 beats plain Adam, lr 0.001 by 5.2" in text
     assert "plain Adam, lr 0.0005 beats plain Adam, lr 0.001 by 8.2" in text
     assert text.count("plain Adam, lr 0.0005 is better than std scale alone, lr 0.001 by 3.09") == 1  # asked once
+    picture = across_rates([*runs, longer], CNN)
+    assert picture is not None
+    assert [line.label for line in picture.rows[0][0].lines] == ["plain Adam (n=1 to 6)", "std scale alone (n=6)"]
 
 
 def test_the_best_rate_is_one_of_those_with_the_most_seeds(paper_run: MakeRun) -> None:

@@ -194,7 +194,9 @@ def across_rates(runs: Sequence[Run], one: Configuration) -> Picture | None:
             }
             ended = {lr: values for lr, values in seen.items() if values}
             if ended:
-                label = f"{name} (n={min(map(len, ended.values()))})"
+                counts = [len(values) for values in ended.values()]
+                least, most = min(counts), max(counts)
+                label = f"{name} (n={least})" if least == most else f"{name} (n={least} to {most})"
                 means = [mean_std(values).mean for values in ended.values()]
                 lines.append(Line(label, list(ended), means, k, [band(values) for values in ended.values()]))
         if len(lines) < 2:
