@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from typing import Any
 
 import pytest
 import torch
@@ -74,3 +75,15 @@ def test_groups_and_state_are_the_base_s_own() -> None:
     optimizer.state, optimizer.param_groups = {}, []
     assert base.state == {}
     assert base.param_groups == []
+
+
+def test_a_base_may_write_its_groups_in_its_own_way() -> None:
+    class Terse(torch.optim.SGD):
+        def state_dict(self) -> dict[str, Any]:
+            whole = super().state_dict()
+            everything = [index for group in whole["param_groups"] for index in group["params"]]
+            return {**whole, "param_groups": [{"lr": 0.1, "params": everything}]}
+
+    groups = [{"params": [torch.nn.Parameter(torch.ones(1))]} for _ in range(2)]
+    saved = LossWeighted(Terse(groups, lr=0.1)).state_dict()
+    assert saved["param_groups"] == [{"lr": 0.1, "params": [0, 1]}]

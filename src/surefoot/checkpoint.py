@@ -70,11 +70,13 @@ def portable_groups(optimizer: Optimizer, state_dict: dict[str, Any]) -> list[di
     `torch.load(weights_only=True)` takes no NumPy numbers, and Accelerate moves all that is here to the parameters'
     device, which may have no float64.
     """
+    homes = [p.device for group in optimizer.param_groups for p in group["params"]]
+    dtype = torch.float32 if any(wide(home) is torch.float32 for home in homes) else torch.float64
     groups = []
-    for own, group in zip(optimizer.param_groups, state_dict["param_groups"]):
-        home = next((p.device for p in own["params"]), torch.device("cpu"))
-        plain = {name: as_plain(value) for name, value in group.items()}
-        groups.append({**plain, "seen": group["seen"].to(wide(home), copy=True)})
+    for group in state_dict["param_groups"]:  # a wrapped optimizer may write them in its own way
+        plain = {name: as_plain(value) for name, value in group.items() if name != "params"}
+        seen = {"seen": group["seen"].to(dtype, copy=True)} if "seen" in group else {}
+        groups.append({**group, **plain, **seen})
     return groups
 
 

@@ -194,8 +194,8 @@ def _dropped(each: Field, tuning: list[Run]) -> Iterable[Finding]:
 
 def _missing_values(each: Field, tuning: list[Run]) -> Iterable[Finding]:
     """A metric that is not a number leaves its seed out of the pairs, as a divergence does, but says nothing."""
+    ended = [(entry, run) for entry in each.entries for run in entry.runs if run.finished and not run.diverged]
     for metric in recorded_metrics([each]):
-        ended = [(entry, run) for entry in each.entries for run in entry.runs if run.finished and not run.diverged]
         without = [(entry, run) for entry, run in ended if value_at(run, metric) is None]
         if len(without) == len(ended):
             continue  # nobody has it
