@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from surefoot.lab.provenance import provenance
+from surefoot.lab.spec.provenance import provenance
 
 RESULTS = Path(__file__).parent / "results"
 

@@ -27,7 +27,8 @@ from loops import bare, usual
 from torch import Tensor
 
 from surefoot import lab
-from surefoot.lab import data, find_task
+from surefoot.lab import find_task
+from surefoot.lab.spec import datasets as data
 
 HERE = Path(__file__).parent
 BASELINE = "bare loop, Adam fused"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from surefoot.lab import Task, inputs
-from surefoot.lab.models import CNN, MLP, LogisticRegression
+from surefoot.lab import Task
+from surefoot.lab.spec import inputs
+from surefoot.lab.spec.models import CNN, MLP, LogisticRegression
 
 
 def _images(count: int, *shape: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from surefoot import AdamS, LossAwareAdam
-from surefoot.moments import Seen, blank
 from surefoot.rules import FARTHEST, RULES, Rule, find_rule, from_objective, weigh
+from surefoot.statistics import Seen, blank
 
 NORMAL = torch.distributions.Normal(torch.tensor(0.0, dtype=torch.float64), torch.tensor(1.0, dtype=torch.float64))
 BEST = 0.8

@@ -9,38 +9,38 @@ from surefoot.version import NUMERICS, __version__
 
 if TYPE_CHECKING:
     from surefoot import rules as rules
-    from surefoot.named import AdaMaxCB as AdaMaxCB
-    from surefoot.named import AdaMaxS as AdaMaxS
-    from surefoot.named import AdaMaxUCB as AdaMaxUCB
-    from surefoot.named import AdamCB as AdamCB
-    from surefoot.named import AdamCVaR as AdamCVaR
-    from surefoot.named import AdamEI as AdamEI
-    from surefoot.named import AdamPI as AdamPI
-    from surefoot.named import AdamS as AdamS
-    from surefoot.named import AdamUCB as AdamUCB
-    from surefoot.named import LossAwareAdam as LossAwareAdam
-    from surefoot.named import LossAwareAdaMax as LossAwareAdaMax
-    from surefoot.named import LossAwareMomentum as LossAwareMomentum
-    from surefoot.named import LossAwareNAdam as LossAwareNAdam
-    from surefoot.named import Momentum as Momentum
-    from surefoot.named import MomentumCB as MomentumCB
-    from surefoot.named import MomentumS as MomentumS
-    from surefoot.named import MomentumUCB as MomentumUCB
-    from surefoot.named import NAdamCB as NAdamCB
-    from surefoot.named import NAdamS as NAdamS
-    from surefoot.named import NAdamUCB as NAdamUCB
-    from surefoot.optimizer import LossAware as LossAware
-    from surefoot.schedules import EtaSchedule as EtaSchedule
-    from surefoot.weigher import Weigher as Weigher
-    from surefoot.weigher import weigh as weigh
-    from surefoot.wrap import LossWeighted as LossWeighted
+    from surefoot.optim.loss_aware import LossAware as LossAware
+    from surefoot.optim.loss_weighted import LossWeighted as LossWeighted
+    from surefoot.optim.named import AdaMaxCB as AdaMaxCB
+    from surefoot.optim.named import AdaMaxS as AdaMaxS
+    from surefoot.optim.named import AdaMaxUCB as AdaMaxUCB
+    from surefoot.optim.named import AdamCB as AdamCB
+    from surefoot.optim.named import AdamCVaR as AdamCVaR
+    from surefoot.optim.named import AdamEI as AdamEI
+    from surefoot.optim.named import AdamPI as AdamPI
+    from surefoot.optim.named import AdamS as AdamS
+    from surefoot.optim.named import AdamUCB as AdamUCB
+    from surefoot.optim.named import LossAwareAdam as LossAwareAdam
+    from surefoot.optim.named import LossAwareAdaMax as LossAwareAdaMax
+    from surefoot.optim.named import LossAwareMomentum as LossAwareMomentum
+    from surefoot.optim.named import LossAwareNAdam as LossAwareNAdam
+    from surefoot.optim.named import Momentum as Momentum
+    from surefoot.optim.named import MomentumCB as MomentumCB
+    from surefoot.optim.named import MomentumS as MomentumS
+    from surefoot.optim.named import MomentumUCB as MomentumUCB
+    from surefoot.optim.named import NAdamCB as NAdamCB
+    from surefoot.optim.named import NAdamS as NAdamS
+    from surefoot.optim.named import NAdamUCB as NAdamUCB
+    from surefoot.optim.schedules import EtaSchedule as EtaSchedule
+    from surefoot.weighing import Weigher as Weigher
+    from surefoot.weighing import weigh as weigh
 
 _HOME = {
-    "LossAware": "optimizer",
-    "LossWeighted": "wrap",
-    "Weigher": "weigher",
-    "weigh": "weigher",
-    "EtaSchedule": "schedules",
+    "LossAware": "optim.loss_aware",
+    "LossWeighted": "optim.loss_weighted",
+    "Weigher": "weighing",
+    "weigh": "weighing",
+    "EtaSchedule": "optim.schedules",
     **dict.fromkeys(
         [
             *("AdamUCB", "AdamCB", "AdamS", "AdamPI", "AdamEI", "AdamCVaR"),
@@ -48,7 +48,7 @@ _HOME = {
             *("AdaMaxUCB", "AdaMaxCB", "AdaMaxS", "NAdamUCB", "NAdamCB", "NAdamS"),
             *("LossAwareAdam", "LossAwareMomentum", "LossAwareAdaMax", "LossAwareNAdam"),
         ],
-        "named",
+        "optim.named",
     ),
 }
 

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from surefoot.moments import Number
+from surefoot.statistics import Number
 
 THREE_WAYS = (
     "pass it as step(loss=loss), return it from the closure of step(closure), or hand over each micro-batch's loss "

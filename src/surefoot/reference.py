@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from surefoot.histories import bucket
-from surefoot.moments import Seen
 from surefoot.noise import standard_normal
+from surefoot.optim.state import bucket
+from surefoot.statistics import Seen
 
 if TYPE_CHECKING:
-    from surefoot.optimizer import LossAware
+    from surefoot.optim.loss_aware import LossAware
 
 
 def paper_weight(rule: str, loss: float, mu: float, sigma: float, eta: float, noise: float) -> float:

@@ -16,7 +16,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from surefoot.moments import Number, Seen
+from surefoot.statistics import Number, Seen
 
 Weighting = Literal["paper", "unit"]
 #: With weighting="unit" the weight stays within so much of 1: after a while of equal losses any other one is unusual by

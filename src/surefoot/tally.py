@@ -9,8 +9,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from surefoot.engines.base import wide
-from surefoot.moments import Number
+from surefoot.optim.engines.base import wide
+from surefoot.statistics import Number
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from surefoot.lab import compare, fork, read_runs
-from surefoot.lab.checkpoint import load_checkpoint
-from surefoot.lab.contestants import Contestant
 from surefoot.lab.fork import inherits
-from surefoot.lab.runner import _numbers
+from surefoot.lab.run.checkpoint import load_checkpoint
+from surefoot.lab.run.runner import _numbers
+from surefoot.lab.spec.contestant import Contestant
+from surefoot.lab.spec.task import Task
 from surefoot.lab.store import Run, StoreError
-from surefoot.lab.tasks import Task
 
 MakeTask = Callable[..., Task]
 

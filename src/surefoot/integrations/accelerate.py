@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from surefoot.reach import loss_aware
+from surefoot.unwrap import loss_aware
 
 
 def backward(accelerator: Any, loss: Tensor, optimizer: Any, weight: float = 1, **kwargs: Any) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from surefoot._extras import require
 from surefoot.integrations.tracking import PREFIX, Sink, lazy_metrics
-from surefoot.reach import loss_aware
+from surefoot.unwrap import loss_aware
 
 Callback: Any = require("lightning.pytorch", extra="lightning").Callback
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from surefoot._extras import require
-from surefoot.reach import loss_aware
+from surefoot.unwrap import loss_aware
 
 PREFIX = "surefoot"
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from surefoot._extras import require
 from surefoot.integrations.tracking import Sink, metrics
-from surefoot.reach import loss_aware
+from surefoot.unwrap import loss_aware
 
 _transformers = require("transformers", extra="transformers")
 require("accelerate", extra="transformers")

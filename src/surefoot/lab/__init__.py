@@ -8,22 +8,22 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from surefoot.lab.compare import compare as compare
-    from surefoot.lab.contestants import Contestant as Contestant
+    from surefoot.lab.experiments import compare as compare
     from surefoot.lab.fork import fork as fork
     from surefoot.lab.results import Results as Results
+    from surefoot.lab.spec.contestant import Contestant as Contestant
+    from surefoot.lab.spec.task import Task as Task
+    from surefoot.lab.spec.task import find_task as find_task
     from surefoot.lab.store import Run as Run
     from surefoot.lab.store import read_runs as read_runs
-    from surefoot.lab.tasks import Task as Task
-    from surefoot.lab.tasks import find_task as find_task
 
 _HOME = {
-    "Contestant": "contestants",
+    "Contestant": "spec.contestant",
     "Results": "results",
     "Run": "store",
-    "Task": "tasks",
-    "compare": "compare",
-    "find_task": "tasks",
+    "Task": "spec.task",
+    "compare": "experiments",
+    "find_task": "spec.task",
     "fork": "fork",
     "read_runs": "store",
 }

@@ -17,16 +17,16 @@ from typing import Any
 
 import torch
 
-from surefoot.lab.checkpoint import load_checkpoint
-from surefoot.lab.compare import DEMO_OPTIMIZERS, Setup, collect, compute, prepare
-from surefoot.lab.config import folder_of, run_key
-from surefoot.lab.contestants import Contestant, accepted_options
-from surefoot.lab.executors import Executor, RunRequest
-from surefoot.lab.progress import Progress
+from surefoot.lab.experiments import DEMO_OPTIMIZERS, Setup, collect, compute, prepare
 from surefoot.lab.results import Results
+from surefoot.lab.run.checkpoint import load_checkpoint
+from surefoot.lab.run.pool import Executor, RunRequest
+from surefoot.lab.run.progress import Progress
+from surefoot.lab.run.trainer import Trainer
+from surefoot.lab.spec.config import folder_of, run_key
+from surefoot.lab.spec.contestant import Contestant, accepted_options
+from surefoot.lab.spec.task import Task
 from surefoot.lab.store import StoreError, read_run
-from surefoot.lab.tasks import Task
-from surefoot.lab.trainer import Trainer
 
 #: Where baselines are kept under the output folder; not runs to be compared, so hidden from reports.
 BASE = ".base"
@@ -104,8 +104,8 @@ def inherits(base: Contestant, heir: Contestant) -> bool:
     >>> [inherits(Contestant.parse("adam"), Contestant.parse(heir)) for heir in ("adams", "adamw", "sgd")]
     [True, True, False]
     """
-    from surefoot.named import LossAwareAdam
-    from surefoot.optimizer import LossAware
+    from surefoot.optim.loss_aware import LossAware
+    from surefoot.optim.named import LossAwareAdam
 
     if not (isinstance(base.cls, type) and isinstance(heir.cls, type)):
         return False  # a function that makes an optimizer does not tell which

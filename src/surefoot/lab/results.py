@@ -15,8 +15,8 @@ from surefoot.lab.store import Run, read_runs
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from surefoot.lab.checks import Finding
-    from surefoot.lab.summary import Summary
+    from surefoot.lab.analyse.audit import Finding
+    from surefoot.lab.analyse.comparison import Summary
 
 
 @dataclass(frozen=True, repr=False)
@@ -46,21 +46,21 @@ class Results:
         """Summary rows: mean and spread, paired intervals against the baseline, verdicts.
 
         Args:
-            options: metrics, baseline, target, epoch; see `surefoot.lab.summary.summarise`.
+            options: metrics, baseline, target, epoch; see `surefoot.lab.analyse.comparison.summarise`.
         """
-        from surefoot.lab.summary import summarise
+        from surefoot.lab.analyse.comparison import summarise
 
         return summarise(self.runs, **options)
 
     def print(self) -> None:
         """Print the tables with their verdicts."""
-        from surefoot.lab.tables import to_rich
+        from surefoot.lab.report.tables import to_rich
 
         require("rich.console", extra="lab").Console().print(to_rich(self.table()))
 
     def to(self, format: str) -> str:
         """The tables as text: "md" (Markdown), "latex", "csv" or "json"."""
-        from surefoot.lab import tables
+        from surefoot.lab.report import tables
 
         writers = {
             "md": tables.to_markdown,
@@ -86,7 +86,7 @@ class Results:
 
     def check(self) -> list[Finding]:
         """What makes the comparison unfair, incomplete or weaker than it looks."""
-        from surefoot.lab.checks import check
+        from surefoot.lab.analyse.audit import check
 
         return check(self.runs)
 
@@ -98,7 +98,7 @@ class Results:
             band: Draw the band.
             log: Logarithmic scale.
         """
-        from surefoot.lab.tables import metric_name
+        from surefoot.lab.report.tables import metric_name
 
         pyplot = require("matplotlib.pyplot", extra="lab")
         drawn = []
@@ -123,7 +123,7 @@ class Results:
 
     def _repr_html_(self) -> str:
         """The tables, for a notebook."""
-        from surefoot.lab.tables import COLUMNS, caption
+        from surefoot.lab.report.tables import COLUMNS, caption
 
         summary = self.table()
         parts = []

@@ -17,7 +17,7 @@ from surefoot import noise as counters
 from surefoot.optax.rules import Rule, TiltState, find_rule
 
 Weighting = Literal["paper", "unit"]
-#: As in surefoot.checks and surefoot.rules, which import torch.
+#: As in surefoot.optim.options and surefoot.rules, which import torch.
 LARGEST, FARTHEST = 1e19, 100.0
 
 

@@ -7,15 +7,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from surefoot.lab.checks import Finding, check
-from surefoot.lab.fields import Field, grows
+from surefoot.lab.analyse.audit import Finding, check
+from surefoot.lab.analyse.comparison import Summary, summarise
+from surefoot.lab.analyse.groups import Field, grows
+from surefoot.lab.analyse.verdicts import count
 from surefoot.lab.report import figures, origin, parts
 from surefoot.lab.report.curves import BUDGET, CurveData, curve_data
 from surefoot.lab.report.forks import continued, fork_sentence, forked_at
 from surefoot.lab.report.page import CurveFigure, Figure, Section, escape, render_page, write_html, write_page
-from surefoot.lab.summary import Summary, summarise
-from surefoot.lab.tables import metric_name
-from surefoot.lab.verdicts import count
+from surefoot.lab.report.tables import metric_name
 from surefoot.version import __version__
 
 if TYPE_CHECKING:

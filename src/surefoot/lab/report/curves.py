@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from surefoot.lab.fields import Entry, Field, grows, value_at
+from surefoot.lab.analyse.groups import Entry, Field, grows, value_at
 
 if TYPE_CHECKING:
     from surefoot.lab.store import Run

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from surefoot.lab.checks import sweeps
-from surefoot.lab.fields import Entry, Field, grows, value_at
+from surefoot.lab.analyse.audit import sweeps
+from surefoot.lab.analyse.comparison import Row, time_to_target
+from surefoot.lab.analyse.groups import Entry, Field, grows, value_at
+from surefoot.lab.analyse.stats import mean_std
+from surefoot.lab.analyse.verdicts import number, plus_minus
 from surefoot.lab.report.labels import shortened
 from surefoot.lab.report.page import Figure, escape
-from surefoot.lab.stats import mean_std
-from surefoot.lab.summary import Row, time_to_target
-from surefoot.lab.tables import metric_name
-from surefoot.lab.verdicts import number, plus_minus
+from surefoot.lab.report.tables import metric_name
 
 
 def sensitivity(each: Field, metric: str, series: dict[str, int]) -> list[Figure]:

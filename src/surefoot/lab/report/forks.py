@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from surefoot.lab.fields import Entry, Field
+from surefoot.lab.analyse.groups import Entry, Field
 
 if TYPE_CHECKING:
     from surefoot.lab.store import Run

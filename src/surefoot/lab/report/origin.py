@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from surefoot.lab.contestants import written
-from surefoot.lab.fields import Entry, Field
+from surefoot.lab.analyse.groups import Entry, Field
 from surefoot.lab.report.forks import continued, forked_at, keeps_state, kept
 from surefoot.lab.report.page import escape
-from surefoot.lab.tasks import NAMED, PAPER_WEIGHT_DECAY
+from surefoot.lab.spec.contestant import written
+from surefoot.lab.spec.task import NAMED, PAPER_WEIGHT_DECAY
 
 if TYPE_CHECKING:
     from surefoot.lab.store import Run

@@ -6,13 +6,13 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from surefoot.lab.checks import Finding
-from surefoot.lab.fields import Field
+from surefoot.lab.analyse.audit import Finding
+from surefoot.lab.analyse.comparison import Row, Summary
+from surefoot.lab.analyse.groups import Field
+from surefoot.lab.analyse.verdicts import count, number
 from surefoot.lab.report.curves import CurveData
 from surefoot.lab.report.page import escape, style_of, swatch
-from surefoot.lab.summary import Row, Summary
-from surefoot.lab.tables import COLUMNS, MARKS, headline, metric_name
-from surefoot.lab.verdicts import count, number
+from surefoot.lab.report.tables import COLUMNS, MARKS, headline, metric_name
 
 if TYPE_CHECKING:
     from surefoot.lab.store import Run

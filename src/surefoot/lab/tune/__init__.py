@@ -12,20 +12,20 @@ from typing import Any
 import torch
 
 from surefoot._extras import require
-from surefoot.lab.compare import Setup, check_device, prepare
-from surefoot.lab.config import identity
-from surefoot.lab.contestants import Contestant, accepted_options
-from surefoot.lab.executors import Executor
-from surefoot.lab.fields import grows
+from surefoot.lab.analyse.groups import grows
+from surefoot.lab.analyse.verdicts import number
+from surefoot.lab.experiments import Setup, check_device, prepare
+from surefoot.lab.report.tables import metric_name
+from surefoot.lab.run.pool import Executor
+from surefoot.lab.spec.config import identity
+from surefoot.lab.spec.contestant import Contestant, accepted_options
+from surefoot.lab.spec.task import Task
 from surefoot.lab.store import read_runs
-from surefoot.lab.tables import metric_name
-from surefoot.lab.tasks import Task
 from surefoot.lab.tune.objective import Ended, rungs_of
 from surefoot.lab.tune.result import StudyResult, TrialResult, Tuning, compare_command, read_study
 from surefoot.lab.tune.space import DEFAULT_SPACE, Grid, Range, Space, budget_of, parse_values
 from surefoot.lab.tune.study import Plan, Studies, storage_errors
 from surefoot.lab.tune.worker import Job, in_processes, work
-from surefoot.lab.verdicts import number
 
 __all__ = ["Grid", "Range", "StudyResult", "TrialResult", "Tuning", "tune"]
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from surefoot.lab.compare import Setup, compute
-from surefoot.lab.config import folder_of, run_key
-from surefoot.lab.contestants import Contestant, written
-from surefoot.lab.executors import Event, Executor, RunRequest
-from surefoot.lab.progress import Progress
+from surefoot.lab.experiments import Setup, compute
+from surefoot.lab.run.pool import Event, Executor, RunRequest
+from surefoot.lab.run.progress import Progress
+from surefoot.lab.spec.config import folder_of, run_key
+from surefoot.lab.spec.contestant import Contestant, written
 from surefoot.lab.store import Run, StoreError, last_epoch, read_run
 from surefoot.lab.tune.study import Plan, Studies, Taken
 

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from surefoot.lab.analyse.verdicts import count, number
 from surefoot.lab.report import Figure, Section, escape, write_page
-from surefoot.lab.tables import metric_name
+from surefoot.lab.report.tables import metric_name
 from surefoot.lab.tune.result import StudyResult, Tuning, settings_of
 from surefoot.lab.tune.space import Grid, Range
-from surefoot.lab.verdicts import count, number
 from surefoot.version import __version__
 
 

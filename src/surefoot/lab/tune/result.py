@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from surefoot._extras import require
-from surefoot.lab.tables import metric_name
+from surefoot.lab.analyse.verdicts import count, number
+from surefoot.lab.report.tables import metric_name
 from surefoot.lab.tune.objective import with_options
 from surefoot.lab.tune.study import Plan, Studies
-from surefoot.lab.verdicts import count, number
 
 #: Seeds of the comparison that follows: enough for a claim.
 FRESH_SEEDS = 10

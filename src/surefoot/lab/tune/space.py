@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from surefoot._extras import require
-from surefoot.lab.contestants import word_value
+from surefoot.lab.spec.contestant import word_value
 
 #: So many first settings of a range cover it evenly (Sobol points); the sampler learns from them.
 STARTUP = 10

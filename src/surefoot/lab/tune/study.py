@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from surefoot._extras import require
-from surefoot.lab.contestants import Contestant
+from surefoot.lab.spec.contestant import Contestant
 from surefoot.lab.tune.locks import FileLocks, Locks, PostgresLocks
 from surefoot.lab.tune.space import Space
 

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from surefoot._extras import require
-from surefoot.lab.compare import Setup
-from surefoot.lab.executors import Executor, Report, RunRequest, TaskSource, _ignoring_interrupts, in_process
+from surefoot.lab.experiments import Setup
+from surefoot.lab.run.pool import Executor, Report, RunRequest, TaskSource, _ignoring_interrupts, in_process
 from surefoot.lab.tune.objective import Ended, evaluate
 from surefoot.lab.tune.study import Plan, Studies, storage_errors
 

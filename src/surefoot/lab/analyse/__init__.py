@@ -1,0 +1,1 @@
+"""From runs to verdicts: grouping, statistics, comparison, audit."""

@@ -1,0 +1,300 @@
+"""Honesty checks: what makes a comparison unfair, incomplete or weaker than it looks."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from surefoot.lab.analyse.groups import Entry, Field, fields_of, grows, recorded_metrics, value_at
+from surefoot.lab.analyse.stats import fewest_seeds, mean_std, smallest_exact_p
+from surefoot.lab.analyse.verdicts import count
+
+if TYPE_CHECKING:
+    from surefoot.lab.store import Run
+
+Severity = Literal["error", "warning", "note"]
+Code = Literal[
+    "no-runs", "unequal-epochs", "unequal-steps", "unequal-tuning", "unequal-chances", "tuned-on-reported-seeds",
+    "edge-of-grid", "edge-of-sweep", "few-seeds", "parallel-timings", "failed-runs", "unfinished-runs",
+    "dropped-runs", "missing-values", "diverged-runs", "mixed-numerics", "mixed-torch", "mixed-threads",
+    "mixed-device", "mixed-cpu", "mixed-commit",
+]  # fmt: skip
+#: What a finding may be called.
+CODES: tuple[Code, ...] = get_args(Code)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing a reader should know: a code, how bad it is, and a sentence.
+
+    An error makes the comparison unfair or incomplete, a warning weakens what may be said, a note informs.
+    """
+
+    code: Code
+    severity: Severity
+    sentence: str
+
+
+def check(runs: Sequence[Run], baseline: str | None = None) -> list[Finding]:
+    """All findings on these runs, errors first.
+
+    >>> check([])
+    [Finding(code='no-runs', severity='error', sentence='There is no run to report.')]
+    """
+    fields = fields_of(runs, baseline)
+    if not fields:
+        return [Finding("no-runs", "error", "There is no run to report.")]
+    findings: list[Finding] = []
+    for each in fields:
+        tuning = [run for run in runs if run.config.get("purpose") == "tune" and run.task == each.task.get("name")]
+        for found in _CHECKS:
+            findings += found(each, tuning)
+    order = {"error": 0, "warning": 1, "note": 2}
+    return sorted(findings, key=lambda finding: order[finding.severity])
+
+
+def _budgets(each: Field, tuning: list[Run]) -> Iterable[Finding]:
+    epochs = _values_by_entry(each, lambda run: run.config.get("epochs"))
+    if _differ(epochs):
+        yield Finding("unequal-epochs", "error", f"{each.name}: unequal budgets, {_list(epochs, 'epochs')}.")
+    # Steps of the first epoch, which everybody did; where a run diverged in it, it stopped early: no smaller budget.
+    steps = _values_by_entry(
+        each, lambda run: run.epochs[0].get("step") if run.epochs and not run.epochs[0].get("diverged") else None
+    )
+    if _differ(steps):
+        yield Finding("unequal-steps", "error", f"{each.name}: unequal budgets, {_list(steps, 'steps per epoch')}.")
+
+
+def _tuning_budgets(each: Field, tuning: list[Run]) -> Iterable[Finding]:
+    if not tuning:
+        return
+    tried: dict[str, set[str]] = {_class(entry): set() for entry in each.entries}
+    for run in tuning:
+        optimizer = run.config["optimizer"]
+        if optimizer.get("class") in tried:
+            tried[optimizer["class"]].add(json.dumps(optimizer.get("kwargs"), sort_keys=True, default=str))
+    numbers = {name.rpartition(".")[2]: len(settings) for name, settings in tried.items()}
+    if len(set(numbers.values())) > 1:
+        words = ", ".join(f"{name} {number}" for name, number in numbers.items())
+        yield Finding(
+            "unequal-tuning",
+            "error",
+            f"{each.name}: unequal tuning, the number of settings tried was: {words}.",
+        )
+
+
+def _tuned_on_reported_seeds(each: Field, tuning: list[Run]) -> Iterable[Finding]:
+    overlap = sorted({run.seed for run in tuning} & {run.seed for run in each.runs})
+    if overlap:
+        yield Finding(
+            "tuned-on-reported-seeds",
+            "error",
+            f"{each.name}: settings were tuned on {_seeds(overlap)}, which the results also use; "
+            "report on seeds that tuning has not seen.",
+        )
+
+
+def _grid_edges(each: Field, tuning: list[Run]) -> Iterable[Finding]:
+    """An optimum on the edge of what was tried may lie beyond it."""
+    metric = (recorded_metrics([each]) or ["valid_loss"])[0]
+    for entry in each.entries:
+        tuned = [run for run in tuning if run.config["optimizer"].get("class") == _class(entry)]
+        chosen = entry.optimizer.get("kwargs") or {}
+        for name, values in _grid(run.config["optimizer"].get("kwargs") or {} for run in tuned).items():
+            if chosen.get(name) in (values[0], values[-1]):
+                yield Finding(
+                    "edge-of-grid",
+                    "warning",
+                    f"{each.name}: {entry.label} uses {name}={chosen[name]:g}, the edge of the tuned grid "
+                    f"({values[0]:g} to {values[-1]:g}); a better value may lie beyond it.",
+                )
+    for name, entries in sweeps(each):
+        scores = [_mean(entry, metric) for _, entry in entries]
+        known = [score for score in scores if score is not None]
+        if len(known) < 3:
+            continue
+        best = max(known) if grows(metric, each.task) else min(known)
+        if scores.index(best) in (0, len(scores) - 1):
+            value, entry = entries[scores.index(best)]
+            yield Finding(
+                "edge-of-sweep",
+                "note",
+                f"{each.name}: the best {name} shown for {_short(entry)}, {value:g}, is the edge of what was "
+                f"tried ({entries[0][0]:g} to {entries[-1][0]:g}).",
+            )
+
+
+def _chances(each: Field, tuning: list[Run]) -> Iterable[Finding]:
+    settings: dict[str, int] = defaultdict(int)
+    for entry in each.entries:
+        settings[_short(entry)] += 1
+    if len(each.entries) > 2 and len(set(settings.values())) > 1:
+        most = max(settings, key=lambda name: settings[name])
+        least = min(settings, key=lambda name: settings[name])
+        yield Finding(
+            "unequal-chances",
+            "note",
+            f"{each.name}: {most} is shown with {count(settings[most], 'setting')} and {least} with "
+            f"{settings[least]}; picking the best one afterwards favours {most}.",
+        )
+
+
+def _few_seeds(each: Field, tuning: list[Run]) -> Iterable[Finding]:
+    if len(each.entries) < 2:
+        return
+    base, *others = ({run.seed for run in entry.runs if not run.diverged} for entry in each.entries)
+    fewest = min(len(base & seeds) for seeds in others)
+    if fewest < fewest_seeds():
+        yield Finding(
+            "few-seeds",
+            "warning",
+            f"{each.name}: {count(fewest, 'paired seed')} cannot support a claim, the smallest exact paired "
+            f"p is {smallest_exact_p(fewest):.2g}; use at least {fewest_seeds()}.",
+        )
+
+
+def _timings(each: Field, tuning: list[Run]) -> Iterable[Finding]:
+    jobs = {record.get("jobs") or 1 for run in each.runs for record in run.epochs}
+    if jobs and max(jobs) > 1:
+        yield Finding(
+            "parallel-timings",
+            "warning",
+            f"{each.name}: seconds were taken with up to {max(jobs)} runs at once and are not comparable; "
+            "steps and epochs are. Use --jobs 1 to compare seconds.",
+        )
+
+
+def _dropped(each: Field, tuning: list[Run]) -> Iterable[Finding]:
+    seeds = sorted({run.seed for run in each.runs})
+    for entry in each.entries:
+        if entry.failed:
+            failed = _seeds([run.seed for run in entry.failed])
+            yield Finding("failed-runs", "error", f"{each.name}: {entry.label} failed with an error on {failed}.")
+        if entry.unfinished:
+            left = _seeds([run.seed for run in entry.unfinished])
+            yield Finding(
+                "unfinished-runs",
+                "error",
+                f"{each.name}: {entry.label} is not finished on {left}; run the same command again.",
+            )
+        missing = [seed for seed in seeds if seed not in {run.seed for run in entry.runs}]
+        if missing:
+            yield Finding(
+                "dropped-runs",
+                "error",
+                f"{each.name}: {entry.label} has no run for {_seeds(missing)}, which others have.",
+            )
+        if entry.diverged:
+            lost = _seeds([run.seed for run in entry.diverged])
+            yield Finding("diverged-runs", "note", f"{each.name}: {entry.label} diverged on {lost}.")
+
+
+def _missing_values(each: Field, tuning: list[Run]) -> Iterable[Finding]:
+    """A metric that is not a number leaves its seed out of the pairs, as a divergence does, but says nothing."""
+    ended = [(entry, run) for entry in each.entries for run in entry.runs if run.finished and not run.diverged]
+    for metric in recorded_metrics([each]):
+        without = [(entry, run) for entry, run in ended if value_at(run, metric) is None]
+        if len(without) == len(ended):
+            continue  # nobody has it
+        for entry in each.entries:
+            seeds = [run.seed for owner, run in without if owner is entry]
+            if seeds:
+                yield Finding(
+                    "missing-values",
+                    "error",
+                    f"{each.name}: {entry.label} ended without a number for {metric} on {_seeds(seeds)}; "
+                    "what is said of that metric leaves them out.",
+                )
+
+
+def _mixtures(each: Field, tuning: list[Run]) -> Iterable[Finding]:
+    """Runs of one comparison should differ in the optimizer and the seed alone."""
+
+    def provenance(run: Run, name: str) -> Any:
+        return (run.config.get("provenance") or {}).get(name)
+
+    known: list[tuple[Code, Severity, str, Callable[[Run], Any]]] = [
+        ("mixed-numerics", "error", "numerics versions", lambda run: run.config.get("numerics")),
+        ("mixed-torch", "warning", "torch versions", lambda run: provenance(run, "torch")),
+        ("mixed-threads", "warning", "thread counts", lambda run: run.config.get("threads")),
+        ("mixed-device", "warning", "devices", lambda run: run.config.get("device")),
+        ("mixed-cpu", "note", "processors", lambda run: provenance(run, "cpu")),
+        ("mixed-commit", "note", "commits", lambda run: provenance(run, "commit")),
+    ]
+    for code, severity, what, read in known:
+        values = sorted({str(read(run)) for run in each.runs if read(run) is not None})
+        if len(values) > 1:
+            yield Finding(code, severity, f"{each.name}: runs of different {what} are mixed: {_some(values)}.")
+
+
+_CHECKS: list[Callable[[Field, list[Run]], Iterable[Finding]]] = [
+    _budgets, _tuning_budgets, _tuned_on_reported_seeds, _grid_edges, _chances, _few_seeds, _timings,
+    _dropped, _missing_values, _mixtures,
+]  # fmt: skip
+
+
+def sweeps(each: Field) -> list[tuple[str, list[tuple[float, Entry]]]]:
+    """Contestants that differ in eta or lr alone: the name of the option, and (value, entry) in its order.
+
+    Only sweeps of at least three values count.
+    """
+    found = []
+    for name in ("eta", "lr"):
+        groups: dict[str, list[tuple[float, Entry]]] = defaultdict(list)
+        for entry in each.entries:
+            kwargs = entry.optimizer.get("kwargs") or {}
+            value = kwargs.get(name)
+            if isinstance(value, (int, float)) and not isinstance(value, bool):
+                others = {key: kwargs[key] for key in kwargs if key != name}
+                alike = [_class(entry), entry.optimizer.get("schedule"), others]
+                groups[json.dumps(alike, sort_keys=True, default=str)].append((float(value), entry))
+        for entries in groups.values():
+            if len({value for value, _ in entries}) >= 3:
+                found.append((name, sorted(entries, key=lambda pair: pair[0])))
+    return found
+
+
+def _grid(settings: Iterable[dict[str, Any]]) -> dict[str, list[float]]:
+    """The numeric options that tuning varied, with the values tried, in order."""
+    tried: dict[str, set[float]] = defaultdict(set)
+    for kwargs in settings:
+        for name, value in kwargs.items():
+            if isinstance(value, (int, float)) and not isinstance(value, bool):
+                tried[name].add(float(value))
+    return {name: sorted(values) for name, values in tried.items() if len(values) > 1}
+
+
+def _values_by_entry(each: Field, read: Callable[[Run], Any]) -> dict[str, set[Any]]:
+    return {entry.label: {read(run) for run in entry.runs} - {None} for entry in each.entries}
+
+
+def _differ(values: dict[str, set[Any]]) -> bool:
+    return len(set().union(*values.values())) > 1
+
+
+def _list(values: dict[str, set[Any]], what: str) -> str:
+    return f"{what}: " + _some([f"{label} {'/'.join(map(str, sorted(seen)))}" for label, seen in values.items()])
+
+
+def _some(words: Sequence[str], most: int = 6) -> str:
+    return ", ".join(words[:most]) + (f" and {len(words) - most} more" if len(words) > most else "")
+
+
+def _seeds(seeds: Sequence[int]) -> str:
+    return ("seed " if len(seeds) == 1 else "seeds ") + _some([str(seed) for seed in sorted(seeds)], 12)
+
+
+def _class(entry: Entry) -> str:
+    return str(entry.optimizer.get("class", entry.label))
+
+
+def _short(entry: Entry) -> str:
+    return _class(entry).rpartition(".")[2].rpartition(":")[2]
+
+
+def _mean(entry: Entry, metric: str) -> float | None:
+    values = [value for run in entry.runs if (value := value_at(run, metric)) is not None]
+    return mean_std(values).mean if values else None

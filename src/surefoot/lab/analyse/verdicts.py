@@ -1,0 +1,172 @@
+"""Comparisons in words: what the seeds allow to say, and what they do not."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from surefoot.lab.analyse.stats import LEVEL, MOST_SEEDS, Paired, fewest_seeds, seeds_needed, smallest_exact_p
+
+Outcome = Literal["better", "worse", "leaning", "undecided", "same", "too few", "diverged", "unpaired"]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a comparison amounts to, as a code and as a sentence."""
+
+    outcome: Outcome
+    sentence: str
+
+
+@dataclass(frozen=True)
+class Side:
+    """One side of a comparison: its label, how many runs it made and how many of them diverged."""
+
+    label: str
+    runs: int = 0
+    diverged: int = 0
+
+
+def decide(
+    result: Paired,
+    p_holm: float | None,
+    *,
+    contestant: Side,
+    baseline: Side,
+    higher_is_better: bool = False,
+    level: float = LEVEL,
+    epoch: int | None = None,
+) -> Verdict:
+    """The verdict on paired differences ``contestant - baseline``.
+
+    A claim needs two things: a Holm-adjusted t-test below 0.05, and an exact paired test that agrees. With
+    fewer than six pairs the exact test cannot reach 0.05 whatever the data: a lead is named, no claim made.
+
+    Args:
+        result: the paired statistics.
+        p_holm: the t-test's p-value after Holm's correction.
+        contestant: the contestant's side.
+        baseline: the baseline's side.
+        higher_is_better: whether a larger value of the metric is the better one.
+        level: the level this comparison faces inside its family, for the number of seeds still needed.
+        epoch: the epoch that is compared, when it is not the end of all runs.
+
+    >>> from surefoot.lab.analyse.stats import paired
+    >>> seen = paired([-0.004, -0.003, -0.006, -0.002, -0.005, -0.004, -0.003])
+    >>> decide(seen, seen.p_t, contestant=Side("AdamS"), baseline=Side("Adam")).sentence
+    'AdamS beats Adam by 0.0039±0.0012 (n=7)'
+    """
+    outcome, words = _words(result, p_holm, contestant.label, baseline.label, higher_is_better, level)
+    diverged = [_diverged(side) for side in (contestant, baseline) if side.diverged]
+    if result.n == 0 and diverged:
+        return Verdict("diverged", f"no pair of runs to compare: {' and '.join(diverged)}")
+    if result.n and epoch is not None:
+        words = f"at epoch {epoch}: {words}"
+    if diverged:
+        words = f"{words}, where both ended; {' and '.join(diverged)}"
+    return Verdict(outcome, words)
+
+
+def strength(result: Paired, p_holm: float | None) -> Literal["decided", "leaning", "undecided"]:
+    """What the lab's rule makes of a difference, whichever way it points.
+
+    >>> from surefoot.lab.analyse.stats import paired
+    >>> [strength(one, one.p_t) for one in (paired([3.0, 3.1, 2.9]), paired([3.0, 3.1, 2.9] * 2), paired([3.0, -2.0]))]
+    ['leaning', 'decided', 'undecided']
+    """
+    if p_holm is None or p_holm >= LEVEL:
+        return "undecided"
+    if result.n < fewest_seeds():
+        return "leaning"
+    return "decided" if result.p_exact is None or result.p_exact < LEVEL else "undecided"
+
+
+def _words(
+    result: Paired, p_holm: float | None, label: str, baseline: str, higher_is_better: bool, level: float
+) -> tuple[Outcome, str]:
+    n = result.n
+    if n == 0:
+        return "unpaired", f"not compared: there is no seed on which both {label} and {baseline} ended with a number"
+    if n == 1 or result.p_t is None or p_holm is None:
+        return "too few", f"too few seeds (n={n})"
+    if result.difference == 0 and result.std == 0:
+        return "same", f"no difference: {label} and {baseline} gave the same value in every seed (n={n})"
+    ahead = (result.difference > 0) == higher_is_better
+    winner, loser = (label, baseline) if ahead else (baseline, label)
+    amount = f"by {plus_minus(abs(result.difference), result.half_width)} (n={n})"
+    found = strength(result, p_holm)
+    if found == "leaning":
+        missing = fewest_seeds() - n
+        return "leaning", (
+            f"{winner} is ahead of {loser} {amount}, but no claim: the smallest exact paired p "
+            f"of {n} seeds is {smallest_exact_p(n):.2g}; at least {count(missing, 'more seed')} needed"
+        )
+    if found == "decided":
+        return (
+            ("better", f"{label} beats {baseline} {amount}")
+            if ahead
+            else ("worse", f"{baseline} is better than {label} {amount}")
+        )
+    return "undecided", _still_needed(result, level)
+
+
+def _still_needed(result: Paired, level: float) -> str:
+    most = max(MOST_SEEDS, 2 * result.n)
+    needed = seeds_needed(result.difference, result.std, level, most=most)
+    if needed is None:
+        return f"no visible difference: even {most} seeds would not decide (n={result.n})"
+    more = max(needed - result.n, fewest_seeds() - result.n, 1)
+    note = f"n={result.n}"
+    if result.n < fewest_seeds():
+        note += f": the smallest exact paired p is {smallest_exact_p(result.n):.2g}"
+    return f"undecided: about {count(more, 'more seed')} needed ({note})"
+
+
+def _diverged(side: Side) -> str:
+    return f"{side.label} diverged in {side.diverged} of {count(side.runs, 'run')}"
+
+
+def count(n: int, thing: str) -> str:
+    """A number with its noun.
+
+    >>> count(1, "run"), count(3, "run")
+    ('1 run', '3 runs')
+    """
+    return f"{n} {thing}" if n == 1 else f"{n} {thing}s"
+
+
+def plus_minus(value: float, spread: float) -> str:
+    """A value with its spread, both to two significant digits of the spread.
+
+    >>> plus_minus(0.07123, 0.0031), plus_minus(12.0, 3.46), plus_minus(1.23e-7, 4e-9)
+    ('0.0712±0.0031', '12.0±3.5', '(1.230±0.040)e-07')
+    >>> plus_minus(0.5, math.nan), plus_minus(0.5, 0.0)
+    ('0.5', '0.5±0')
+    """
+    if not math.isfinite(value):
+        return "–"
+    if not math.isfinite(spread):
+        return number(value)
+    if spread <= 1e-6 * abs(value):
+        return f"{number(value)}±{number(spread, 2)}"
+    decimals = max(0, 1 - math.floor(math.log10(spread)))
+    if decimals <= 6:
+        value = round(value, decimals) + 0.0  # the sum drops the sign of -0.0
+        return f"{value:.{decimals}f}±{spread:.{decimals}f}"
+    power = math.floor(math.log10(max(abs(value), spread)))
+    decimals = max(0, decimals + power)
+    return f"({value / 10**power:.{decimals}f}±{spread / 10**power:.{decimals}f})e{power:+03d}"
+
+
+def number(value: float | None, digits: int = 4) -> str:
+    """A number to a few significant digits, as short as it gets; a dash when there is none.
+
+    >>> number(0.071234), number(1e-05), number(None), number(math.inf)
+    ('0.07123', '1e-05', '–', '∞')
+    """
+    if value is None or math.isnan(value):
+        return "–"
+    if math.isinf(value):
+        return "∞" if value > 0 else "-∞"
+    return f"{value:.{digits}g}"

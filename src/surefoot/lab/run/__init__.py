@@ -1,0 +1,1 @@
+"""Running: one run into its folder, and pools of worker processes."""

@@ -1,0 +1,205 @@
+"""What a comparison is doing right now: a live display in a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from surefoot._extras import require
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from surefoot.lab.run.pool import Event, RunRequest
+
+#: Without a terminal a long run still says something this often, in seconds.
+LINE_SECONDS = 30.0
+
+
+class Progress:
+    """Follows the events of a comparison and shows nothing; the parent of the displays."""
+
+    def __init__(self, requests: Sequence[RunRequest]) -> None:
+        self.requests = requests
+        self.last: dict[int, dict[str, Any]] = {}
+        self.ended: set[int] = set()
+        self.done = {request.index: 0 for request in requests}
+        self._trained = 0
+        self._began = time.monotonic()
+
+    def __enter__(self) -> Progress:
+        self._began = time.monotonic()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return None
+
+    def report(self, event: Event) -> None:
+        """Take note of an event and show it."""
+        if event.row is not None:
+            self.last[event.index] = event.row
+            self.done[event.index] = event.row["epoch"] - first_epoch(self.requests[event.index])
+            self._trained += 1
+            if self._trained == 1:  # the speed is taken from here on: before, workers started and data were read
+                self._began = time.monotonic()
+        if event.kind in ("done", "failed"):
+            self.ended.add(event.index)
+            self.done[event.index] = self.epochs(event.index)
+        self.show(event)
+
+    def show(self, event: Event) -> None:
+        """Show an event."""
+
+    def epochs(self, index: int) -> int:
+        """How many epochs a request has."""
+        request = self.requests[index]
+        return int(request.config["epochs"]) - first_epoch(request)
+
+    @property
+    def total(self) -> int:
+        return sum(self.epochs(request.index) for request in self.requests)
+
+    def time_left(self) -> str:
+        """Time left at the speed so far; empty until two epochs tell it."""
+        left = self.total - sum(self.done.values())
+        if self._trained < 2 or not left:
+            return ""
+        return f"{duration((time.monotonic() - self._began) / (self._trained - 1) * left)} left"
+
+    def name(self, index: int) -> str:
+        config = self.requests[index].config
+        return f"{config['optimizer']['label']}, seed {config['seed']}"
+
+
+class PlainLines(Progress):
+    """A line per run, and one now and then during long runs."""
+
+    def __init__(self, requests: Sequence[RunRequest], console: Console) -> None:
+        super().__init__(requests)
+        self._console = console
+        self._spoke = time.monotonic()
+        self._found = 0
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._found:
+            self._console.print(f"{self._found} of {len(self.requests)} runs were there already", highlight=False)
+
+    def show(self, event: Event) -> None:
+        late = time.monotonic() - self._spoke > LINE_SECONDS
+        if event.kind == "start" or (event.kind == "epoch" and not late):
+            return
+        if event.kind == "done" and event.index not in self.last:
+            self._found += 1
+            return
+        count = f"[{len(self.ended)}/{len(self.requests)}]"
+        left = self.time_left()
+        row = self.last.get(event.index)
+        what = {
+            "done": losses(row),
+            "failed": f"failed: {event.message}",
+            "waiting": "another command is computing it; waiting",
+            "epoch": f"epoch {row['epoch']}, {losses(row)}" if row else "",
+        }[event.kind]
+        line = f"{count} {self.name(event.index)}: {what}" + (f" ({left})" if left else "")
+        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+        self._spoke = time.monotonic()
+
+
+class LiveDisplay(Progress):
+    """An overall bar, a bar per running run with its losses so far, and the time left."""
+
+    def __init__(self, requests: Sequence[RunRequest], console: Console) -> None:
+        super().__init__(requests)
+        rich = require("rich.progress", extra="lab")
+        self._bars = rich.Progress(
+            rich.TextColumn("{task.description}", markup=False),
+            rich.BarColumn(bar_width=24),
+            rich.TextColumn("{task.completed:.0f}/{task.total:.0f}"),
+            rich.TextColumn("{task.fields[note]}", markup=False),
+            console=console,
+            transient=True,
+        )
+        self._overall = self._bars.add_task("all epochs", total=self.total, note="")
+        self._rows: dict[int, Any] = {}
+
+    def __enter__(self) -> LiveDisplay:
+        super().__enter__()
+        self._bars.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bars.stop()
+
+    def show(self, event: Event) -> None:
+        index = event.index
+        runs = f"{len(self.ended)} of {len(self.requests)} runs"
+        left = self.time_left()
+        self._bars.update(self._overall, completed=sum(self.done.values()), note=f"{runs}, {left}" if left else runs)
+        if event.kind in ("done", "failed"):
+            if index in self._rows:
+                self._bars.remove_task(self._rows.pop(index))
+            last = self.last.get(index)
+            if event.kind == "failed":
+                self._say(f"{self.name(index)} failed: {event.message}", style="red")
+            elif last is not None and last["diverged"]:
+                self._say(f"{self.name(index)}: {losses(last)}")
+            return
+        if index not in self._rows:
+            self._rows[index] = self._bars.add_task(self.name(index), total=self.epochs(index), note="")
+        note = "waiting for another command" if event.kind == "waiting" else losses(self.last.get(index))
+        self._bars.update(self._rows[index], completed=self.done[index], note=note)
+
+    def _say(self, line: str, style: str | None = None) -> None:
+        self._bars.console.print(line, style=style, markup=False, highlight=False)
+
+
+def make_progress(requests: Sequence[RunRequest], *, show: bool = True) -> Progress:
+    """The display that fits the place: live in a terminal, plain lines elsewhere, none when not asked for."""
+    if not show:
+        return Progress(requests)
+    console = require("rich.console", extra="lab").Console(stderr=True)
+    return LiveDisplay(requests, console) if console.is_terminal else PlainLines(requests, console)
+
+
+def first_epoch(request: RunRequest) -> int:
+    """The epoch a run starts from: 0, or where it was forked."""
+    return int((request.config.get("fork") or {}).get("epoch", 0))
+
+
+def losses(row: dict[str, Any] | None) -> str:
+    """An epoch's results in a few words.
+
+    >>> losses({"train_loss": 0.25, "valid_loss": 0.5, "valid_accuracy": 0.875, "diverged": False})
+    'train 0.25, valid 0.5, accuracy 0.875'
+    """
+    if row is None:
+        return ""
+    if row.get("diverged"):
+        return f"diverged in epoch {row['epoch']}"
+    parts = [f"train {row['train_loss']:.4g}", f"valid {row['valid_loss']:.4g}"]
+    for name, value in row.items():
+        if name.startswith("valid_") and name != "valid_loss" and value is not None:
+            parts.append(f"{name.removeprefix('valid_')} {value:.4g}")
+    return ", ".join(parts)
+
+
+def duration(seconds: float) -> str:
+    """A time span in words.
+
+    >>> duration(42.3), duration(150), duration(7300)
+    ('42 s', '2 min 30 s', '2 h 01 min')
+    """
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"

@@ -1,0 +1,187 @@
+"""Computes one run into its folder: resumable after a kill at any moment, with the same bits."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from surefoot.lab.run.checkpoint import load_checkpoint, save_checkpoint
+from surefoot.lab.run.trainer import Trainer, pinned_arithmetic, unlisted
+from surefoot.lab.spec.contestant import Contestant
+from surefoot.lab.spec.user_code import FAULTS
+from surefoot.lab.store import (
+    Busy,
+    MetricsLog,
+    Run,
+    StoreError,
+    last_epoch,
+    open_folder,
+    read_config,
+    read_run,
+    write_atomic,
+    write_config,
+)
+
+if TYPE_CHECKING:
+    from surefoot.lab.spec.task import Task
+
+#: Checkpoints are at least this many seconds apart, so that epochs of milliseconds are not slowed down...
+CHECKPOINT_SECONDS = 2.0
+#: ...and take at most this share of the time, so that large models are not either.
+CHECKPOINT_SHARE = 0.01
+
+OnEpoch = Callable[[dict[str, Any]], None]
+
+
+def run(
+    config: Mapping[str, Any],
+    task: Task,
+    folder: Path,
+    on_epoch: OnEpoch | None = None,
+    *,
+    contestant: Contestant | None = None,
+    start: Path | None = None,
+    jobs: int = 1,
+    wait: bool = True,
+) -> Run:
+    """Compute a run, or what is missing of it, and return it.
+
+    Args:
+        config: What `make_config` made.
+        folder: The run's folder; created when needed.
+        on_epoch: Called with the row of every epoch, as it is recorded.
+        contestant: The optimizer; built from the configuration when not given.
+        start: Checkpoint of the run that this one is forked from.
+        jobs: How many runs share the machine (recorded, since it decides whether seconds can be compared).
+        wait: Wait when another command computes this run; otherwise raise Busy.
+    """
+    if is_done(folder, config):
+        return read_run(folder)
+    with open_folder(folder, wait=wait):
+        if is_done(folder, config):  # by the command we waited for
+            return read_run(folder)
+        _claim(folder, config)
+        log = MetricsLog(folder / "metrics.jsonl")
+        try:
+            with pinned_arithmetic(config["threads"]):
+                contestant = contestant or contestant_of(config)
+                contestant.check_code(config["optimizer"]["code"])
+                trainer = Trainer(config, task, contestant)
+                done = _restore(trainer, folder, config, log, start)
+                _compute(trainer, folder, config, log, done, on_epoch, jobs)
+        except (KeyboardInterrupt, StoreError, Busy):
+            raise
+        except FAULTS:
+            write_atomic(folder / "error.txt", traceback.format_exc().encode())
+            raise
+        finally:
+            log.close()
+    return read_run(folder)
+
+
+def contestant_of(config: Mapping[str, Any]) -> Contestant:
+    """The contestant that a configuration describes."""
+    optimizer = config["optimizer"]
+    options = {name: unlisted(value) for name, value in optimizer["kwargs"].items()}
+    return Contestant(
+        optimizer["label"], optimizer["class"], options, spec=optimizer["spec"], schedule=optimizer.get("schedule")
+    )
+
+
+def is_done(folder: Path, config: Mapping[str, Any]) -> bool:
+    """Whether a folder holds this run to its end, or to its divergence."""
+    if not (folder / "config.json").exists():
+        return False
+    found = read_run(folder)
+    _check_key(folder, found.config, config)
+    return found.diverged or last_epoch(found.epochs) >= config["epochs"]
+
+
+def _check_key(folder: Path, found: Mapping[str, Any], config: Mapping[str, Any]) -> None:
+    if found.get("key") != config["key"]:
+        raise StoreError(
+            f"{folder} holds another run than its name says (key {str(found.get('key'))[:12]}, expected "
+            f"{config['key'][:12]}); move it away or choose another --out folder"
+        )
+
+
+def _claim(folder: Path, config: Mapping[str, Any]) -> None:
+    """Write the configuration of a new run; of a known one only a larger number of epochs and another machine."""
+    if (folder / "config.json").exists():
+        found = read_config(folder)
+        stored, here = found["provenance"], config["provenance"]
+        moved = any(stored.get(name) != here[name] for name in ("torch", "surefoot", "cpu"))
+        if moved and all(other.get("time") != here["time"] for other in stored.get("resumed", [])):
+            found["provenance"] = {**stored, "resumed": [*stored.get("resumed", []), here]}
+        if moved or found["epochs"] < config["epochs"]:
+            write_config(folder, {**found, "epochs": max(found["epochs"], config["epochs"])})
+    else:
+        write_config(folder, config)
+    (folder / "error.txt").unlink(missing_ok=True)
+
+
+def _restore(trainer: Trainer, folder: Path, config: Mapping[str, Any], log: MetricsLog, start: Path | None) -> int:
+    """Bring the trainer to the last checkpoint, or to the run's start; returns the epochs done there."""
+    first = (config.get("fork") or {}).get("epoch", 0)
+    saved = load_checkpoint(folder / "checkpoint.pt", config["key"])
+    recorded = max(last_epoch(log.rows), first)
+    # A checkpoint further ahead of the metrics (someone deleted lines) would leave a hole: train from the start.
+    if saved is not None and saved["epoch"] <= recorded + 1:
+        trainer.load_state(saved)
+        if saved["epoch"] > recorded:
+            log.append(saved["row"])
+        return int(saved["epoch"])
+    if start is not None:
+        from surefoot.lab.fork import load_start
+
+        load_start(trainer, start, config)
+    return int(first)
+
+
+def _compute(
+    trainer: Trainer,
+    folder: Path,
+    config: Mapping[str, Any],
+    log: MetricsLog,
+    done: int,
+    on_epoch: OnEpoch | None,
+    jobs: int,
+) -> None:
+    path = folder / "checkpoint.pt"
+    possible = True
+    saved_at, pause = time.monotonic(), CHECKPOINT_SECONDS
+    for epoch in range(done + 1, config["epochs"] + 1):
+        row = {**trainer.run_epoch(epoch), "jobs": jobs}
+        recorded = _recorded(log, row)
+        row = recorded or row
+        due = epoch == config["epochs"] or time.monotonic() - saved_at >= pause
+        if due and possible and not row["diverged"]:
+            began = time.monotonic()
+            log.sync()
+            content = {"key": config["key"], "epoch": epoch, "row": row, **trainer.state()}
+            possible = save_checkpoint(path, content)
+            saved_at = time.monotonic()
+            pause = max(CHECKPOINT_SECONDS, (saved_at - began) / CHECKPOINT_SHARE)
+        if recorded is None:
+            log.append(row)
+        if on_epoch is not None:
+            on_epoch(row)
+        if row["diverged"]:
+            break
+    log.sync()
+
+
+def _recorded(log: MetricsLog, row: dict[str, Any]) -> dict[str, Any] | None:
+    """The line of an epoch that was trained again after a kill; forgotten when the numbers are other ones here."""
+    recorded = next((old for old in reversed(log.rows) if old["epoch"] == row["epoch"]), None)
+    if recorded is not None and _numbers(recorded) != _numbers(row):
+        log.cut(row["epoch"])
+        return None
+    return recorded
+
+
+def _numbers(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if name not in ("seconds", "jobs")}

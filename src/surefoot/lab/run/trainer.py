@@ -1,0 +1,255 @@
+"""One model, one optimizer, one seed: trains and validates an epoch at a time.
+
+Everything random in an epoch is a function of (seed, epoch) alone: the order of the batches, the augmentation and
+the dropout. So every optimizer sees the same ones, and a checkpoint needs no history of random numbers.
+As in the paper's PyTorch code every sample is used in every epoch: the last batch may be smaller.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from numbers import Real
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from surefoot.lab.spec.contestant import Contestant
+
+if TYPE_CHECKING:
+    from surefoot.lab.spec.task import Task
+
+#: A loss beyond this has diverged: squares of it overflow single precision in the next steps anyway.
+HUGE = 1e30
+_VALID_BATCH = 1024
+_VALID_CACHE_BYTES = 256 * 2**20
+
+
+class Trainer:
+    """Trains a contestant on a task from the weights that its seed draws."""
+
+    def __init__(self, config: Mapping[str, Any], task: Task, contestant: Contestant) -> None:
+        self.task, self.seed, self.epochs = task, int(config["seed"]), int(config["epochs"])
+        self.device = torch.device(config.get("device", "cpu"))
+        torch.manual_seed(self.seed)
+        self.model = task.fresh_model().to(self.device)
+        self.params = [p for p in self.model.parameters() if p.requires_grad]
+        options = {name: unlisted(value) for name, value in config["optimizer"]["kwargs"].items()}
+        options.update(contestant.kwargs)  # values that JSON cannot hold, such as functions
+        self.optimizer = contestant.build(self.params, seed=self.seed, **options)
+        self.schedule = contestant.schedule
+        self._base_lrs = [group["lr"] for group in self.optimizer.param_groups] if self.schedule else []
+        self._step = _stepper(self.optimizer)
+        self._inputs, self._targets = (part.to(self.device) for part in task.train)
+        self.steps_per_epoch = math.ceil(len(self._inputs) / task.batch_size)
+        self._valid = self._valid_batches()
+
+    def run_epoch(self, epoch: int) -> dict[str, Any]:
+        """Train epoch number `epoch` (from 1) and validate: the row of `metrics.jsonl`."""
+        self._mode("train")
+        started = time.perf_counter()
+        train_loss, steps = self._train(epoch)
+        seconds = time.perf_counter() - started
+        diverged = train_loss is None or not all(bool(torch.isfinite(p).all()) for p in self.params)
+        row: dict[str, Any] = {
+            "epoch": epoch,
+            "step": (epoch - 1) * self.steps_per_epoch + steps,
+            "train_loss": train_loss,
+            "valid_loss": None,
+            **{f"valid_{name}": None for name in self.task.metrics},
+            "seconds": seconds,
+        }
+        if not diverged:
+            self._mode("eval")
+            row.update(self._validate())
+            diverged = row["valid_loss"] is None
+            self._mode("train")
+        row.update(self._confidence())
+        row["diverged"] = diverged
+        return row
+
+    def _train(self, epoch: int) -> tuple[float | None, int]:
+        """Mean of the mini-batch losses as training proceeds, None when one is not finite; and the steps taken."""
+        generator = torch.Generator().manual_seed(stream(self.seed, epoch, "batches"))
+        order = torch.randperm(len(self._inputs), generator=generator).to(self.device)
+        torch.manual_seed(stream(self.seed, epoch, "dropout"))
+        inputs, targets, prepare = self._inputs, self._targets, self.task.prepare
+        model, loss_of, step, zero_grad = self.model, self.task.loss, self._step, self.optimizer.zero_grad
+        on_cpu = self.device.type == "cpu"
+        total: Any = 0.0
+        done = 0
+        for index in order.split(self.task.batch_size):
+            if self.schedule:
+                self._set_lr((epoch - 1) * self.steps_per_epoch + done)
+            batch, target = inputs.index_select(0, index), targets.index_select(0, index)
+            if prepare is not None:
+                batch = prepare(batch, generator)
+
+            def closure(batch: Tensor = batch, target: Tensor = target) -> Tensor:
+                zero_grad()
+                loss = loss_of(model(batch), target)
+                if not _is_one_number(loss):
+                    raise ValueError(_not_one_number("loss", loss))
+                loss.backward()
+                return loss
+
+            loss = step(closure)
+            done += 1
+            # Reading the value is free on the CPU; an accelerator is not made to wait for it.
+            value = loss.item() if on_cpu else loss.detach()
+            if on_cpu and not value < HUGE:
+                return None, done
+            total += value * len(index)
+        total = float(total) / len(inputs)
+        return (total if abs(total) < HUGE else None), done
+
+    def _validate(self) -> dict[str, float | None]:
+        """Loss and metrics over the validation set: means over batches, weighted by their size."""
+        names = ["valid_loss", *(f"valid_{name}" for name in self.task.metrics)]
+        functions = [self.task.loss, *self.task.metrics.values()]
+        sums: list[Any] = [0.0] * len(functions)
+        with torch.inference_mode():
+            for batch, target in self._valid():
+                outputs = self.model(batch)
+                for place, function in enumerate(functions):
+                    value = function(outputs, target)
+                    if not _is_one_number(value):
+                        raise ValueError(_not_one_number(names[place].removeprefix("valid_"), value))
+                    sums[place] = sums[place] + value * len(target)
+        count = len(self.task.valid[0])
+        return {name: finite(value / count) for name, value in zip(names, sums)}
+
+    def _valid_batches(self) -> Callable[[], Iterator[tuple[Tensor, Tensor]]]:
+        """The validation batches, kept prepared when they are small enough."""
+        inputs, targets = (part.to(self.device) for part in self.task.valid)
+        prepare = self.task.prepare
+
+        def batches() -> Iterator[tuple[Tensor, Tensor]]:
+            for batch, target in zip(inputs.split(_VALID_BATCH), targets.split(_VALID_BATCH)):
+                yield (prepare(batch, None) if prepare else batch), target
+
+        if prepare is None or inputs.numel() * 4 > _VALID_CACHE_BYTES:
+            return batches
+        kept = list(batches())
+        return lambda: iter(kept)
+
+    def _confidence(self) -> dict[str, float | None]:
+        """What the optimizer knows of the loss after the epoch; None for one that keeps no statistics of it."""
+        names = ("mean", "std", "tilt", "weight")
+        known = getattr(self.optimizer, "confidence", None)
+        if known is None:
+            return {**dict.fromkeys(names), "skipped": 0}
+        groups = known()
+        return {
+            **{name: finite(groups[0].get(name)) for name in names},
+            "skipped": int(sum(float(group.get("skipped", 0)) for group in groups)),
+        }
+
+    def _mode(self, mode: str) -> None:
+        """Train or eval mode of the model, and of optimizers that average weights (schedule-free ones)."""
+        getattr(self.model, mode)()
+        if hasattr(self.optimizer, "train") and hasattr(self.optimizer, "eval"):
+            getattr(self.optimizer, mode)()
+
+    def _set_lr(self, step: int) -> None:
+        factor = 0.5 * (1 + math.cos(math.pi * step / (self.epochs * self.steps_per_epoch)))
+        for group, lr in zip(self.optimizer.param_groups, self._base_lrs):
+            group["lr"] = lr * factor
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint holds of this trainer."""
+        return {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+
+
+def stream(seed: int, epoch: int, what: str) -> int:
+    """The seed of one random stream of one epoch.
+
+    >>> stream(0, 1, "batches") != stream(0, 2, "batches") != stream(1, 2, "batches")
+    True
+    """
+    return int.from_bytes(hashlib.sha256(f"{seed}/{epoch}/{what}".encode()).digest()[:8]) >> 1
+
+
+def finite(value: Any) -> float | None:
+    """A number as JSON can hold it: None when it is missing or not finite.
+
+    >>> finite(torch.tensor(0.5)), finite(float("nan")), finite(None)
+    (0.5, None, None)
+    """
+    number = math.nan if value is None else float(value)
+    return number if math.isfinite(number) else None
+
+
+def _is_one_number(value: Any) -> bool:
+    return value.numel() == 1 if isinstance(value, Tensor) else isinstance(value, Real)
+
+
+def _not_one_number(name: str, value: Any) -> str:
+    given = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
+    what = "the loss" if name == "loss" else f"the metric {name!r}"
+    return f"{what} must give one number for a batch, its mean, not {given}; end it with .mean()"
+
+
+@contextmanager
+def pinned_arithmetic(threads: int) -> Iterator[None]:
+    """Compute with this many threads and no subnormal numbers; leave both and the random state as they were.
+
+    L2 decay shrinks the weights of dead units for ever, and below 1e-38 a CPU takes many times as long for a number
+    as for zero: plain Adam on the paper's MLP takes twice the time per epoch after ten epochs. So they are zero here.
+    """
+    before, flushed = torch.get_num_threads(), flushes_subnormals()
+    torch.set_num_threads(threads)
+    torch.set_flush_denormal(True)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            yield
+    finally:
+        torch.set_flush_denormal(flushed)
+        torch.set_num_threads(before)
+
+
+def flushes_subnormals() -> bool:
+    """Whether this thread takes numbers too small for full precision as zero (torch has no way to ask)."""
+    return (torch.tensor([1e-38]) * 1e-2).item() == 0
+
+
+def _stepper(optimizer: torch.optim.Optimizer) -> Callable[[Callable[[], Tensor]], Tensor]:
+    """How this optimizer takes a step: with `loss=` where it accepts it, with the closure where it insists."""
+    take: Any = optimizer.step
+    parameters = inspect.signature(take).parameters
+    if "loss" in parameters:
+
+        def with_loss(closure: Callable[[], Tensor]) -> Tensor:
+            loss = closure()
+            take(loss=loss)
+            return loss
+
+        return with_loss
+    if "closure" in parameters and parameters["closure"].default is inspect.Parameter.empty:
+
+        def with_closure(closure: Callable[[], Tensor]) -> Tensor:
+            with torch.enable_grad():
+                return torch.as_tensor(take(closure))
+
+        return with_closure
+
+    def plain(closure: Callable[[], Tensor]) -> Tensor:
+        loss = closure()
+        take()
+        return loss
+
+    return plain
+
+
+def unlisted(value: Any) -> Any:
+    """A value as it was before JSON made lists of its tuples."""
+    return tuple(unlisted(item) for item in value) if isinstance(value, list) else value

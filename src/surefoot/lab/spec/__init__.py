@@ -1,0 +1,1 @@
+"""What is to be run: tasks, data sets, contestants, and the configuration of a run."""

@@ -1,0 +1,369 @@
+"""Contestants: any optimizer, written in one line such as `adams:eta=1e-4` or `torch.optim.AdamW:lr=3e-4`."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import inspect
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+
+from surefoot.lab.spec.code import RECORDED_AS, code_digest
+from surefoot.lab.spec.user_code import FAULTS, CodeError, import_module, load_file, told
+
+# A name, a dotted path, or "module:Class" / "file.py:Class"; options follow after a colon.
+_SPEC = re.compile(r"(?P<path>[^:=]+(?::[A-Za-z_][\w.]*(?=$|:))?)(?::(?P<options>.*))?", re.DOTALL)
+_SCHEDULES = ("cosine",)
+#: Options that are numbers in every optimizer that has them.
+_NUMBERS = ("lr", "weight_decay", "eta", "momentum", "eps")
+#: Words that are no texts: as one, "no" would count as true.
+_WORDS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False, "none": None}
+_WANTED = "give an optimizer class, or a function that makes an optimizer of a model's parameters"
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """An optimizer class and its options, to be built once per run.
+
+    >>> one = Contestant.parse("adam:lr=3e-4,betas=(0.9,0.99)")
+    >>> one.label, one.class_path, one.kwargs
+    ('Adam lr=0.0003 betas=(0.9,0.99)', 'torch.optim.Adam', {'lr': 0.0003, 'betas': (0.9, 0.99)})
+    """
+
+    label: str
+    class_path: str
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    spec: str = ""
+    schedule: str | None = None
+    given: type[torch.optim.Optimizer] | None = field(default=None, compare=False, repr=False)
+
+    @classmethod
+    def parse(cls, spec: str) -> Contestant:
+        """Read `name:option=value,...`.
+
+        Args:
+            spec: the name is short (`adams`, `adamw`), a dotted path, `module:Class` or `file.py:Class`; values
+                are Python literals, bare words are strings, save for true/false, yes/no, on/off and none.
+        """
+        match = _SPEC.fullmatch(spec.strip())
+        if match is None:
+            raise ValueError(f"cannot read the optimizer {spec!r}; write it like 'adams:eta=1e-4,lr=3e-4'")
+        kwargs = _parse_options(match["options"] or "", spec)
+        for name, value in kwargs.items():
+            _check_number(name, value, spec)
+        path = match["path"].strip()
+        return cls.create(None, _short_names().get(path.lower(), path), kwargs, spec=spec.strip())
+
+    @classmethod
+    def create(
+        cls,
+        label: str | None,
+        class_path: str | type[torch.optim.Optimizer],
+        kwargs: Mapping[str, Any] | None = None,
+        *,
+        spec: str = "",
+    ) -> Contestant:
+        """Make a contestant in code; without a label it is named by its class and options."""
+        options = dict(kwargs or {})
+        schedule = options.pop("schedule", None)
+        if schedule is not None and schedule not in _SCHEDULES:
+            raise ValueError(f"unknown schedule {schedule!r}; choose {' or '.join(_SCHEDULES)}, or leave it out")
+        given = None if isinstance(class_path, str) else class_path
+        found = load_class(class_path, again=True) if isinstance(class_path, str) else class_path
+        if not hasattr(found, "__name__"):  # functools.partial
+            raise ValueError(f"{found!r} has no name to show in the results; give its class, and options with it")
+        class_path = class_path if isinstance(class_path, str) else _path_of(found)
+        shown = {**options, "schedule": schedule} if schedule else options
+        label = label or " ".join([found.__name__, *(f"{name}={_short(value)}" for name, value in shown.items())])
+        return cls(label, class_path, options, spec or written(class_path, shown), schedule, given)
+
+    @property
+    def cls(self) -> type[torch.optim.Optimizer]:
+        return self.given or load_class(self.class_path)
+
+    def resolve(self, **defaults: Any) -> dict[str, Any]:
+        """The options a run uses: the defaults that the class accepts, then this contestant's own.
+
+        A torch optimizer that has a fused kernel uses it, unless told otherwise: fast is compared with fast.
+        """
+        accepted = accepted_options(self.cls)
+        options = {name: value for name, value in defaults.items() if name in accepted and value is not None}
+        eta = getattr(getattr(self.cls, "rule", None), "eta", None)
+        if "eta" in accepted and eta is not None and "rule" not in self.kwargs:
+            options["eta"] = eta  # recorded, so that runs with a default eta take their place among the others
+        fast = {"fused", "foreach", "differentiable"}
+        if self.class_path.startswith("torch.") and "fused" in accepted and not fast & set(self.kwargs):
+            options["fused"] = True
+        options.update(self.kwargs)
+        return options
+
+    def build(self, params: Iterable[Any], *, seed: int = 0, **defaults: Any) -> torch.optim.Optimizer:
+        """Build the optimizer; one that draws its own noise (`seed` option) is given the run's seed.
+
+        >>> weights = [torch.nn.Parameter(torch.zeros(2))]
+        >>> Contestant.parse("sgd:momentum=0.9").build(weights, lr=0.1, weight_decay=0.0).defaults["momentum"]
+        0.9
+        """
+        options = self.resolve(**defaults)
+        if "seed" in accepted_options(self.cls):
+            options.setdefault("seed", seed)
+        try:
+            return self.cls(params, **options)
+        except TypeError as error:
+            raise TypeError(f"{self.spec!r}: {error}") from error
+
+    def check(self, **defaults: Any) -> None:
+        """Refuse options that the class refuses, before anything is trained; a stranger's class is asked by its runs.
+
+        >>> Contestant.parse("adam:lr=-1").check()
+        Traceback (most recent call last):
+        ValueError: 'adam:lr=-1': Invalid learning rate: -1
+        """
+        if self.class_path.partition(".")[0] not in ("torch", "surefoot"):
+            return
+        for name, value in self.kwargs.items():
+            if value is None and name in _NUMBERS and self._needs(name):
+                raise ValueError(f"{self.spec!r}: {name} must be a number, not None; write it like {name}=1e-3")
+        try:
+            self.cls([torch.nn.Parameter(torch.zeros(2, 2))], **self.resolve(**defaults))
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise ValueError(f"{self.spec!r}: {error}") from error
+
+    def check_factory(self, params: Iterable[Any], **defaults: Any) -> None:
+        """Refuse a function that makes no optimizer of these parameters."""
+        try:
+            made = self.cls(params, **self.resolve(seed=0, **defaults))
+        except FAULTS as error:
+            raise ValueError(f"{self.spec!r} made no optimizer ({told(error)}); {_WANTED}") from error
+        if not hasattr(made, "step"):
+            raise ValueError(f"{self.spec!r} made no optimizer but a {type(made).__name__}; {_WANTED}")
+
+    def _needs(self, name: str) -> bool:
+        """Whether an option has a default other than None."""
+        own = inspect.signature(self.cls).parameters.get(name)
+        return own is not None and own.default is not None
+
+    def code(self) -> str:
+        """Digest of the class's code, '' for torch and surefoot: an edited optimizer is another one."""
+        return code_digest(self.given) if self.given is not None else _code_when_loaded(self.cls)
+
+    def check_code(self, recorded: str) -> None:
+        """Refuse a class that is not the one a run was planned with: another process loads its file anew.
+
+        A class that was given as such is sent there itself, if it cannot be found by its name.
+        """
+        if self.given is None and self.code() != recorded:
+            raise ValueError(
+                f"the code of the optimizer {self.spec!r} changed after the comparison began; start the command again"
+            )
+
+
+def parse_all(specs: Sequence[str | Contestant | type[torch.optim.Optimizer]]) -> list[Contestant]:
+    """Contestants with labels made distinct.
+
+    >>> [one.label for one in parse_all(["adam", "adam:lr=0.01"])]
+    ['Adam', 'Adam lr=0.01']
+    """
+    contestants: list[Contestant] = []
+    if not specs or not isinstance(specs, Iterable) or isinstance(specs, str):
+        raise ValueError(f"give a list of at least one optimizer, such as ['adam', 'adams'], not {specs!r}")
+    for spec in specs:
+        if isinstance(spec, str):
+            spec = Contestant.parse(spec)
+        elif isinstance(spec, type) and hasattr(spec, "step"):
+            spec = Contestant.create(None, spec)
+        elif not isinstance(spec, Contestant):
+            raise ValueError(_refused(spec))
+        same = [one for one in contestants if _identity(one) == _identity(spec)]
+        if same:
+            raise ValueError(f"the optimizers {same[0].spec!r} and {spec.spec!r} are the same; give each once")
+        contestants.append(spec)
+    labels = [one.label for one in contestants]
+    for index, one in enumerate(contestants):
+        if labels.count(one.label) > 1:
+            contestants[index] = replace(one, label=f"{one.label} ({one.class_path})")
+    for index, one in enumerate(contestants):
+        twins = [other for other in contestants[:index] if other.label == one.label]
+        if twins:
+            contestants[index] = replace(one, label=f"{one.label} #{len(twins) + 1}")
+    return contestants
+
+
+def _refused(spec: Any) -> str:
+    """The sentence on what is no optimizer, and how to give it."""
+    if isinstance(spec, torch.optim.Optimizer):
+        how = f"every run builds its own; give the class {type(spec).__name__} or Contestant.create"
+    elif callable(spec) and not isinstance(spec, type):
+        # Its learning rate could be neither recorded nor tuned nor compared.
+        how = "a function hides its options; write Contestant.create('my own', torch.optim.SGD, {'lr': 0.1})"
+    else:
+        how = "give a line such as 'adams:eta=1e-4', an optimizer class or a Contestant"
+    return f"{spec!r} is not an optimizer to compare: {how}"
+
+
+def load_class(path: str, *, again: bool = False) -> type[torch.optim.Optimizer]:
+    """Import an optimizer class from `package.module.Class`, `package.module:Class` or `file.py:Class`.
+
+    Args:
+        path: where it is.
+        again: load a file once more that was edited since; otherwise what is loaded stays, until a comparison ends.
+
+    >>> load_class("torch.optim:AdamW").__name__
+    'AdamW'
+    """
+    path = next((moved for moved, recorded in RECORDED_AS.items() if recorded == path), path)
+    module_name, colon, name = path.partition(":")
+    if not colon:
+        module_name, _, name = path.rpartition(".")
+    if not module_name:
+        close = difflib.get_close_matches(path.lower(), _short_names(), n=3)
+        hint = f"did you mean {' or '.join(close)}?" if close else "give a torch or surefoot name or an import path"
+        raise ValueError(f"unknown optimizer {path!r}; {hint}")
+    if not colon and path.endswith(".py"):
+        raise ValueError(f"{path!r} is a file and not yet an optimizer; name the class in it, like '{path}:MyClass'")
+    try:
+        module = _load_file(module_name, again) if module_name.endswith(".py") else import_module(module_name)
+        found: Any = module
+        for part in name.split("."):
+            found = getattr(found, part)
+    except (CodeError, ImportError, AttributeError) as error:
+        if colon and module_name.lower() in _short_names():  # adams:eta
+            raise ValueError(
+                f"cannot read the options of {path!r}; give {name} a value, like '{module_name}:{name}=1e-4'"
+            ) from error
+        raise ValueError(f"cannot import the optimizer {path!r}: {error}") from error
+    if not callable(found) or inspect.isbuiltin(found) or (isinstance(found, type) and not hasattr(found, "step")):
+        raise ValueError(f"{path!r} is not an optimizer class but {found!r}")
+    return found
+
+
+def written(path: str, options: Mapping[str, Any], between: str = ":") -> str:
+    """How a command names an optimizer with its options; `between` is a comma where it has some already.
+
+    >>> written("adams", {"eta": 0.1, "weighting": "unit"}), written("adams:eta=0.1", {"lr": 1e-05}, between=",")
+    ('adams:eta=0.1,weighting=unit', 'adams:eta=0.1,lr=1e-05')
+    """
+    words = (f"{name}={value if isinstance(value, str) else repr(value)}" for name, value in options.items())
+    return f"{path}{between}{','.join(words)}" if options else path
+
+
+def _path_of(cls: type) -> str:
+    """The short way to a class, so that a class and its name are the same contestant."""
+    short = _short_names().get(cls.__name__.lower())
+    return short if short and load_class(short) is cls else f"{cls.__module__}:{cls.__qualname__}"
+
+
+@cache
+def _short_names() -> dict[str, str]:
+    import surefoot
+
+    names = {
+        name.lower(): f"torch.optim.{name}"
+        for name, value in vars(torch.optim).items()
+        if isinstance(value, type) and issubclass(value, torch.optim.Optimizer) and name != "Optimizer"
+    }
+    for name in surefoot.__all__:
+        if name[0].isupper() and not name.isupper():  # classes; none is imported before it is asked for
+            names.setdefault(name.lower(), f"surefoot.{name}")
+    return names
+
+
+_CODES: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
+
+
+def _code_when_loaded(cls: Any) -> str:
+    """The digest that a class had before it was used: one that counts its instances is still the same."""
+    if cls not in _CODES:
+        _CODES[cls] = code_digest(cls)
+    return _CODES[cls]
+
+
+#: Files that were loaded, by path, with the text they had: a class loaded twice would be two classes.
+_FILES: dict[Path, tuple[bytes, ModuleType]] = {}
+
+
+def _load_file(path: str, again: bool) -> ModuleType:
+    file = Path(path).expanduser().resolve()
+    if file not in _FILES or (again and _FILES[file][0] != _text(file)):
+        _FILES[file] = _text(file), load_file(file, "surefoot_contestant")
+    return _FILES[file][1]
+
+
+def _text(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError:  # load_file tells it
+        return b""
+
+
+def accepted_options(cls: Any) -> set[str]:
+    """Names of a class's options, also of those that `**kwargs` hands to a parent.
+
+    >>> sorted(accepted_options(torch.optim.SGD) & {"lr", "eta", "momentum"})
+    ['lr', 'momentum']
+    """
+    names: set[str] = set()
+    parents = cls.__mro__[:-1] if isinstance(cls, type) else ()
+    for maker in [vars(one)["__init__"] for one in parents if "__init__" in vars(one)] or [cls]:
+        parameters = inspect.signature(maker).parameters.values()
+        names |= {one.name for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)}
+        if all(one.kind is not one.VAR_KEYWORD for one in parameters):
+            break
+    return names - {"self", "params"}
+
+
+def _parse_options(text: str, spec: str) -> dict[str, Any]:
+    try:
+        call = ast.parse(f"f({text})", mode="eval").body
+        if not isinstance(call, ast.Call) or call.args:
+            raise ValueError("only name=value is allowed")
+        names = {keyword.arg for keyword in call.keywords}
+        if None in names or len(names) < len(call.keywords):
+            raise ValueError("only name=value is allowed, each name once")
+        return {str(keyword.arg): _literal(keyword.value) for keyword in call.keywords}
+    except (SyntaxError, ValueError) as error:
+        raise ValueError(
+            f"cannot read the options of {spec!r}; write them like 'adams:eta=1e-4,betas=(0.9,0.99),weighting=unit'"
+        ) from error
+
+
+def _check_number(name: str, value: Any, spec: str) -> None:
+    """Refuse a learning rate that is a word, and numbers that are none: torch tells neither with its value."""
+    nothing = isinstance(value, float) and not math.isfinite(value)
+    word = name in _NUMBERS and isinstance(value, str | bool)
+    if nothing or word or (isinstance(value, str) and value.lower() in ("nan", "inf")):
+        raise ValueError(f"{spec!r}: {name} must be a finite number, not {value}; write it like {name}=1e-3")
+
+
+def _literal(node: ast.expr) -> Any:
+    return word_value(node.id) if isinstance(node, ast.Name) else ast.literal_eval(node)
+
+
+def word_value(word: str) -> Any:
+    """What a bare word means as a value.
+
+    >>> word_value("no"), word_value("True"), word_value("paper")
+    (False, True, 'paper')
+    """
+    return _WORDS.get(word.lower(), word)
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, tuple | list):
+        return "(" + ",".join(_short(item) for item in value) + ")"
+    return getattr(value, "__name__", None) or str(value)
+
+
+def _identity(one: Contestant) -> tuple[Any, ...]:
+    return one.cls, sorted(one.kwargs.items(), key=lambda item: item[0]), one.schedule

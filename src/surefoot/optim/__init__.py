@@ -1,0 +1,1 @@
+"""The optimizers: `LossAware`, the classes by name, and a wrapper for any other optimizer."""

@@ -1,0 +1,297 @@
+"""The optimizers by name: each is a rule and an engine."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from torch import Tensor
+from torch.optim.optimizer import ParamsT
+
+from surefoot.optim import engines
+from surefoot.optim.loss_aware import LossAware
+from surefoot.rules import RULES, Rule, Weighting
+
+
+class LossAwareAdam(LossAware):
+    """Adam on the weighted gradient: ``m, v`` of ``weight * g``, ``param -= lr * m_hat / (sqrt(v_hat) + eps)``.
+
+    Args:
+        params: parameters, or parameter groups; every setting but rule and process_group may differ between groups.
+        lr: learning rate, a float or a one-element tensor.
+        betas: decay rates of the moments.
+        eps: added to the denominator.
+        weight_decay: L2 decay, added to the gradient before weighting.
+        amsgrad: keep the largest second moment.
+        rule: the rule by name, or a Rule of your own; the named classes have theirs.
+        eta: the rule's strength (None: the rule's default).
+        weighting: "paper" multiplies by the std of the loss (CB: and by its abs(mean)), "unit" keeps the weight near 1.
+        decoupled_weight_decay: decay as AdamW does.
+        maximize: go up; the loss is then read as its negative.
+        foreach, fused: which kernels to use (None: the fastest that applies).
+        capturable: keep all statistics on the device, for CUDA graphs.
+        differentiable: let autograd follow the step.
+        loss_beta: decay rate of the loss statistics (None: the engine's own, betas[0]; 0.9 where that is 0).
+        seed: of the noise (rule S); the same seed gives the same noise on every rank and after a resume.
+        nonfinite: "skip" counts and leaves out a step whose loss is not finite, or whose weight is beyond 1e19, "raise"
+            stops with an error.
+        check_gradients: look at every gradient too; costs one more read of all of them.
+        process_group: where to average the loss (None: the default group when there is one, False: nowhere).
+        reference: follow the published recipe to the letter, slowly.
+    """
+
+    engine = engines.Adam()
+    rule = RULES["plain"]
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float | Tensor = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0,
+        amsgrad: bool = False,
+        *,
+        rule: str | Rule | None = None,
+        eta: float | None = None,
+        weighting: Weighting = "paper",
+        decoupled_weight_decay: bool = False,
+        maximize: bool = False,
+        foreach: bool | None = None,
+        fused: bool | None = None,
+        capturable: bool = False,
+        differentiable: bool = False,
+        loss_beta: float | None = None,
+        seed: int = 0,
+        nonfinite: str = "skip",
+        check_gradients: bool = False,
+        process_group: Any = None,
+        reference: bool = False,
+    ) -> None:
+        super().__init__(params, _defaults(locals()), rule=rule, process_group=process_group)
+
+
+class LossAwareMomentum(LossAware):
+    """SGD with bias-corrected momentum (Algorithm 1): ``m = b*m + (1-b)*weight*g``, ``param -= lr * m / (1 - b**t)``.
+
+    Args as for LossAwareAdam, with ``momentum`` in place of betas and ``nesterov`` for the look ahead. The default
+    weighting is "unit": SGD does not cancel a common scale, and with "paper" the std of the loss acts as a
+    learning-rate schedule. Gradients are averaged, not summed up: with momentum 0.9 lr is ten times that of
+    torch.optim.SGD.
+    """
+
+    engine = engines.Momentum()
+    rule = RULES["plain"]
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float | Tensor = 1e-3,
+        momentum: float = 0.9,
+        weight_decay: float = 0,
+        nesterov: bool = False,
+        *,
+        rule: str | Rule | None = None,
+        eta: float | None = None,
+        weighting: Weighting = "unit",
+        decoupled_weight_decay: bool = False,
+        maximize: bool = False,
+        foreach: bool | None = None,
+        fused: bool | None = None,
+        capturable: bool = False,
+        differentiable: bool = False,
+        loss_beta: float | None = None,
+        seed: int = 0,
+        nonfinite: str = "skip",
+        check_gradients: bool = False,
+        process_group: Any = None,
+        reference: bool = False,
+    ) -> None:
+        super().__init__(params, _defaults(locals()), rule=rule, process_group=process_group)
+
+
+class LossAwareAdaMax(LossAware):
+    """AdaMax on the weighted gradient; args as for LossAwareAdam."""
+
+    engine = engines.AdaMax()
+    rule = RULES["plain"]
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float | Tensor = 2e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0,
+        *,
+        rule: str | Rule | None = None,
+        eta: float | None = None,
+        weighting: Weighting = "paper",
+        decoupled_weight_decay: bool = False,
+        maximize: bool = False,
+        foreach: bool | None = None,
+        capturable: bool = False,
+        differentiable: bool = False,
+        loss_beta: float | None = None,
+        seed: int = 0,
+        nonfinite: str = "skip",
+        check_gradients: bool = False,
+        process_group: Any = None,
+    ) -> None:
+        super().__init__(params, _defaults(locals()), rule=rule, process_group=process_group)
+
+
+class LossAwareNAdam(LossAware):
+    """NAdam on the weighted gradient; args as for LossAwareAdam, with NAdam's ``momentum_decay``."""
+
+    engine = engines.NAdam()
+    rule = RULES["plain"]
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float | Tensor = 2e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0,
+        momentum_decay: float = 4e-3,
+        *,
+        rule: str | Rule | None = None,
+        eta: float | None = None,
+        weighting: Weighting = "paper",
+        decoupled_weight_decay: bool = False,
+        maximize: bool = False,
+        foreach: bool | None = None,
+        capturable: bool = False,
+        differentiable: bool = False,
+        loss_beta: float | None = None,
+        seed: int = 0,
+        nonfinite: str = "skip",
+        check_gradients: bool = False,
+        process_group: Any = None,
+    ) -> None:
+        super().__init__(params, _defaults(locals()), rule=rule, process_group=process_group)
+
+
+def _defaults(arguments: dict[str, Any]) -> dict[str, Any]:
+    """What a constructor was given, as the defaults of its parameter groups."""
+    taken = ("self", "params", "rule", "process_group", "__class__")
+    defaults = {name: value for name, value in arguments.items() if name not in taken}
+    return {"fused": None, "reference": False, **defaults}
+
+
+class AdamUCB(LossAwareAdam):
+    """Upper confidence bounded Adam on mean + eta*std of the mini-batch loss: ``weight = std + eta*(loss - mean)``.
+
+    >>> import torch
+    >>> model = torch.nn.Linear(3, 1)
+    >>> opt = AdamUCB(model.parameters(), lr=1e-3, eta=0.01)
+    >>> loss = model(torch.ones(4, 3)).pow(2).mean()
+    >>> loss.backward()
+    >>> opt.step(loss=loss)
+    """
+
+    rule = RULES["ucb"]
+
+
+class AdamCB(LossAwareAdam):
+    """Confidence bounded Adam: holds std/abs(mean) near eta, from both sides."""
+
+    rule = RULES["cb"]
+
+
+class AdamS(LossAwareAdam):
+    """Adam with stochastic momentum: mean + N(0, eta)*std, a new draw each step; eta is the standard deviation."""
+
+    rule = RULES["s"]
+
+
+class AdamPI(LossAwareAdam):
+    """Adam on the probability of improving on the best mean so far by a margin of eta."""
+
+    rule = RULES["pi"]
+
+
+class AdamEI(LossAwareAdam):
+    """Adam on the expected improvement on the best mean so far, with a margin of eta."""
+
+    rule = RULES["ei"]
+
+
+class AdamCVaR(LossAwareAdam):
+    """Adam on the mean of the worst (1 - eta) share of batches, taking the loss as Gaussian."""
+
+    rule = RULES["cvar"]
+
+
+class Momentum(LossAwareMomentum):
+    """Plain SGD with bias-corrected momentum (Algorithm 1), the baseline of its family."""
+
+
+class MomentumUCB(LossAwareMomentum):
+    """Momentum on mean + eta*std of the mini-batch loss."""
+
+    rule = RULES["ucb"]
+
+
+class MomentumCB(LossAwareMomentum):
+    """Momentum that holds std/abs(mean) near eta."""
+
+    rule = RULES["cb"]
+
+
+class MomentumS(LossAwareMomentum):
+    """Stochastic momentum: mean + N(0, eta)*std, unbiased over its noise."""
+
+    rule = RULES["s"]
+
+
+class AdaMaxUCB(LossAwareAdaMax):
+    """AdaMax on mean + eta*std of the mini-batch loss."""
+
+    rule = RULES["ucb"]
+
+
+class AdaMaxCB(LossAwareAdaMax):
+    """AdaMax that holds std/abs(mean) near eta."""
+
+    rule = RULES["cb"]
+
+
+class AdaMaxS(LossAwareAdaMax):
+    """AdaMax on mean + N(0, eta)*std."""
+
+    rule = RULES["s"]
+
+
+class NAdamUCB(LossAwareNAdam):
+    """NAdam on mean + eta*std of the mini-batch loss."""
+
+    rule = RULES["ucb"]
+
+
+class NAdamCB(LossAwareNAdam):
+    """NAdam that holds std/abs(mean) near eta."""
+
+    rule = RULES["cb"]
+
+
+class NAdamS(LossAwareNAdam):
+    """NAdam on mean + N(0, eta)*std."""
+
+    rule = RULES["s"]
+
+
+#: Every named optimizer: the table that the tests and the lab sweep.
+OPTIMIZERS: dict[str, type[LossAware]] = {
+    cls.__name__: cls
+    for cls in (
+        AdamUCB, AdamCB, AdamS, AdamPI, AdamEI, AdamCVaR,
+        Momentum, MomentumUCB, MomentumCB, MomentumS,
+        AdaMaxUCB, AdaMaxCB, AdaMaxS, NAdamUCB, NAdamCB, NAdamS,
+    )
+}  # fmt: skip
+
+for _cls in OPTIMIZERS.values():  # help() of a named optimizer tells its arguments too
+    _own, _shared = (inspect.cleandoc(each.__doc__ or "") for each in _cls.__mro__[:2])
+    _cls.__doc__ = f"{_own}\n\n{_shared}\n"

@@ -1,0 +1,130 @@
+"""The effective step size: what the weights make of Adam's step, recorded at every step of one training.
+
+With w the weight, the normalised moments (docs/theory.md) say that the step is multiplied by
+``A_hat / sqrt(C_hat)``: the mean of recent weights (at Adam's beta1) over the root mean square of past weights (at
+beta2). The lab's runs record the weight once per epoch, which is too coarse for that, so this trains again.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from surefoot.lab.experiments import prepare
+from surefoot.lab.run.trainer import Trainer, pinned_arithmetic
+from surefoot.lab.store import write_atomic
+from surefoot.paper.ablation import CNN_EPOCHS, IMAGES
+from surefoot.paper.plan import spec_of
+from surefoot.paper.published import EPOCHS, OPTIMIZERS, configurations, eta_of
+
+NAME = "steps.csv"
+#: Points kept of each epoch: each is the mean over a tenth of its steps.
+PER_EPOCH = 10
+HEAD = ["optimizer", "epoch", "step_size"]
+
+
+def ratios(weights: Sequence[float], betas: tuple[float, float] = (0.9, 0.999)) -> list[float]:
+    """The factor of the step size at every step; 0 while every weight was zero.
+
+    >>> [round(one, 3) for one in ratios([2.0, 2.0, 2.0])], [round(one, 3) for one in ratios([1.0, 0.1])]
+    ([1.0, 1.0, 1.0], [1.0, 0.741])
+    """
+    mean = power = 0.0
+    found = []
+    for t, weight in enumerate(weights, start=1):
+        mean = betas[0] * mean + (1 - betas[0]) * abs(weight)
+        power = betas[1] * power + (1 - betas[1]) * weight * weight
+        rms = math.sqrt(power / (1 - betas[1] ** t))
+        found.append(mean / (1 - betas[0] ** t) / rms if rms else 0.0)
+    return found
+
+
+def record(
+    model: str = "mlp",
+    *,
+    out: Path,
+    epochs: int | None = None,
+    data_dir: Path | None = None,
+    say: Any = print,
+    **overrides: Any,
+) -> Path:
+    """Train one seed of each variant (and of the std scale alone) and write `steps.csv`; what it holds is kept.
+
+    Args:
+        model: lr, mlp or cnn; batches of 128, no dropout. The CNN is trained on the images of its ablation.
+        out: the folder of the paper's runs.
+        epochs: how long; by default 45, and the CNN as long as in its ablation.
+        data_dir: where the data sets are.
+        say: called with a line of progress.
+        overrides: options of the task, such as subset.
+    """
+    one = next(one for one in configurations() if one.model == model)
+    if model == "cnn":
+        overrides = {"subset": IMAGES, **overrides}
+    epochs = epochs or (CNN_EPOCHS if model == "cnn" else EPOCHS[-1])
+    path = out / NAME
+    known = read_steps(path)
+    specs = {"std scale alone": "adamucb:eta=0"}
+    specs |= {f"{name} {eta_of(one, name):g}": spec_of(name, eta_of(one, name)) for name in OPTIMIZERS[1:]}
+    for label, spec in specs.items():
+        name = f"{one.name}: {label}"
+        if name in known and known[name][-1][0] >= epochs:
+            continue
+        say(f"{name}: {epochs} epochs")
+        weights, per_epoch = train(one.task, spec, epochs, data_dir, **{**one.overrides, **overrides})
+        known[name] = thinned(ratios(weights), per_epoch)
+        write_steps(path, known)
+    return path
+
+
+def train(task: str, spec: str, epochs: int, data_dir: Path | None, **overrides: Any) -> tuple[list[float], int]:
+    """The weight of every step of one training, and how many steps an epoch has."""
+    setup = prepare(task, [spec], seeds=1, epochs=epochs, data_dir=data_dir, **overrides)
+    [contestant] = setup.contestants
+    weights: list[float] = []
+    with pinned_arithmetic(setup.threads):
+        trainer = Trainer(setup.config(contestant, 0, epochs), setup.task, contestant)
+
+        def note(optimizer: Any, *_: Any) -> None:
+            weights.append(float(optimizer.confidence()[0]["weight"]))
+
+        trainer.optimizer.register_step_post_hook(note)
+        for epoch in range(1, epochs + 1):
+            if trainer.run_epoch(epoch)["diverged"]:
+                break
+    return weights, trainer.steps_per_epoch
+
+
+def thinned(values: Sequence[float], per_epoch: int) -> list[tuple[float, float]]:
+    """(epoch, mean) over a tenth of an epoch each.
+
+    >>> thinned([1.0, 3.0, 2.0, 4.0], 2)
+    [(0.5, 1.0), (1.0, 3.0), (1.5, 2.0), (2.0, 4.0)]
+    """
+    size = max(1, per_epoch // PER_EPOCH)
+    found = []
+    for first in range(0, len(values), size):
+        part = values[first : first + size]
+        found.append((round((first + len(part)) / per_epoch, 4), sum(part) / len(part)))
+    return found
+
+
+def read_steps(path: Path) -> dict[str, list[tuple[float, float]]]:
+    """What was recorded, by optimizer; nothing when there is no such file."""
+    found: dict[str, list[tuple[float, float]]] = {}
+    if path.exists():
+        with path.open(newline="", encoding="utf-8") as file:
+            for line in csv.DictReader(file):
+                found.setdefault(line["optimizer"], []).append((float(line["epoch"]), float(line["step_size"])))
+    return found
+
+
+def write_steps(path: Path, known: Mapping[str, Sequence[tuple[float, float]]]) -> None:
+    """Write what was recorded."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = [",".join(HEAD)]
+    lines += [f"{name},{epoch:g},{value:.6g}" for name, points in known.items() for epoch, value in points]
+    write_atomic(path, "".join(f"{line}\n" for line in lines).encode())

@@ -1,0 +1,148 @@
+"""What is one race and one contestant: as the runs' keys say, whatever they are called."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from surefoot.lab import Results, compare, fork
+from surefoot.lab.analyse.audit import check
+from surefoot.lab.analyse.groups import Field, fields_of
+from surefoot.lab.report.origin import _commands, again
+from surefoot.lab.spec.contestant import Contestant, parse_all
+from surefoot.lab.spec.task import Task
+from surefoot.lab.store import Run, read_runs
+
+MakeTask = Callable[..., Task]
+MakeRun = Callable[..., Run]
+
+
+def labels(each: Field) -> dict[str, list[int]]:
+    return {entry.label: [run.seed for run in entry.runs] for entry in each.entries}
+
+
+def test_forks_that_keep_and_forks_that_start_fresh_are_two_contestants(tiny_task: MakeTask, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"at": 1, "seeds": 3, "epochs": 1, "out": tmp_path, "progress": False}
+    for state in ("fresh", "keep"):
+        fork(tiny_task(), ["adam", "adamw", "sgd"], state=state, **options)
+    [each] = fields_of(read_runs(tmp_path))
+    names = ["Adam state=fresh", "Adam state=kept", "AdamW state=fresh", "AdamW state=kept", "SGD"]
+    assert labels(each) == {name: [0, 1, 2] for name in names}
+    kept, fresh = map(shlex.split, _commands(each))
+    assert kept[kept.index("--state") + 1] == "keep"
+    assert [word for word in kept if word in ("adam", "adamw", "sgd")] == ["adam", "adamw", "sgd"]
+    assert "--state" not in fresh
+    assert [word for word in fresh if word in ("adam", "adamw", "sgd")] == ["adam", "adamw"]
+
+
+def test_forks_of_two_baselines_are_two_races(tiny_task: MakeTask, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"at": 1, "seeds": 2, "epochs": 1, "out": tmp_path, "progress": False}
+    for lr in (0.001, 0.01):  # the label of both is Adam
+        fork(tiny_task(), ["adam", "sgd:lr=0.1"], lr=lr, **options)
+    fields = fields_of(read_runs(tmp_path))
+    assert [labels(each) for each in fields] == [{"Adam": [0, 1], "SGD lr=0.1": [0, 1]}] * 2
+    assert len({each.name for each in fields}) == 2
+
+
+def test_a_schedule_of_another_length_is_another_contestant(tiny_task: MakeTask, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"out": tmp_path, "progress": False}
+    compare(tiny_task(), ["adam:schedule=cosine"], seeds=3, epochs=1, **options)
+    compare(tiny_task(), ["adam:schedule=cosine"], seeds=1, epochs=2, **options)
+    [each] = fields_of(read_runs(tmp_path))
+    assert sorted(labels(each).items()) == [
+        ("Adam schedule=cosine epochs=1", [0, 1, 2]), ("Adam schedule=cosine epochs=2", [0]),
+    ]  # fmt: skip
+    lengths = {line[line.index("--epochs") + 1] for line in map(shlex.split, _commands(each))}
+    assert lengths == {"1", "2"}
+
+
+def test_another_label_is_the_same_contestant(tiny_task: MakeTask, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"epochs": 1, "out": tmp_path, "progress": False}
+    compare(tiny_task(), ["adam", "adams"], seeds=2, **options)
+    compare(tiny_task(), ["adam:lr=0.001", "adams"], seeds=4, **options)
+    [each] = fields_of(read_runs(tmp_path))
+    assert sorted(labels(each).values()) == [[0, 1, 2, 3]] * 2
+    assert "dropped-runs" not in {finding.code for finding in check(read_runs(tmp_path))}
+
+
+def test_whole_numbers_are_numbers(run: MakeRun) -> None:
+    runs = [run("Adam", 0, kwargs={"lr": 1}), run("Adam", 1, kwargs={"lr": 1.0})]
+    [each] = fields_of(runs)
+    assert labels(each) == {"Adam": [0, 1]}
+
+
+def test_corrected_directions_hold_for_every_run_of_the_task(tiny_task: MakeTask, tmp_path: Path) -> None:
+    def f1(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return (outputs.argmax(1) == targets).float().mean()
+
+    options: dict[str, Any] = {"seeds": 2, "epochs": 1, "out": tmp_path, "progress": False}
+    task = tiny_task(metrics={"f1": f1})
+    compare(task, ["adam", "sgd", "adams"], **options)
+    compare(dataclasses.replace(task, higher_is_better={"f1": True}), ["adam", "adams"], **options)
+    rows = Results.read(tmp_path).table(metrics=["valid_f1"]).rows
+    assert [(row.label, row.is_baseline, row.higher_is_better) for row in rows] == [
+        ("Adam", True, True), ("SGD", False, True), ("AdamS", False, True),
+    ]  # fmt: skip
+
+
+def test_runs_of_two_devices_are_told(run: MakeRun) -> None:
+    runs = [run("Adam", seed, device=device) for seed, device in enumerate(("cpu", "cuda"))]
+    assert "mixed-device" in {finding.code for finding in check(runs)}
+    assert "mixed-device" not in {finding.code for finding in check(runs[:1])}
+
+
+def test_commands_say_the_very_seeds_subset_and_rates(run: MakeRun) -> None:
+    part = {"name": "digits-lr", "batch_size": 128, "data": "d", "settings": {"subset": 500, "subset_seed": 3}}
+    runs = [
+        run(label, seed, task=part, kwargs={"lr": lr}, optimizer=f"torch.optim.{label}")
+        for label in ("Adam", "SGD")
+        for lr in (1e-3, 1e-2)
+        for seed in (0, 2, 5, 6)
+    ]
+    [each] = fields_of(runs)
+    commands = [shlex.split(line) for line in _commands(each)]
+    seeds = []
+    for words in commands:
+        assert [words[words.index(name) + 1] for name in ("--subset", "--subset-seed")] == ["500", "3"]
+        assert "--lr" not in words
+        specs = [after for word, after in itertools.pairwise(words) if word == "-o"]
+        assert specs == ["adam", "adam:lr=0.01", "sgd", "sgd:lr=0.01"]
+        assert len(parse_all(specs)) == 4  # the command takes them
+        first = int(words[words.index("--first-seed") + 1]) if "--first-seed" in words else 0
+        seeds += range(first, first + int(words[words.index("--seeds") + 1]))
+    assert seeds == [0, 2, 5, 6]
+
+
+def test_no_two_contestants_have_one_label(run: MakeRun) -> None:
+    options = [("Adam", 0.001, 1e-4), ("Adam", 0.1, 1e-4), ("Adam lr=0.1", 0.1, 0.0)]
+    runs = [run(label, 0, kwargs={"lr": lr, "weight_decay": decay}) for label, lr, decay in options]
+    for one in runs:
+        one.config["optimizer"]["code"] = ""
+    [each] = fields_of(runs)
+    assert list(labels(each)) == ["Adam lr=0.001", "Adam lr=0.1 weight_decay=0.0001", "Adam lr=0.1 weight_decay=0.0"]
+    same = [run("Adam", 0, kwargs={"lr": 0.1}, optimizer=f"mine.{name}") for name in ("A", "B")]
+    [each] = fields_of(same)
+    assert list(labels(each)) == ["Adam #1", "Adam #2"]
+
+
+def test_commands_name_classes_that_were_given_as_such(tiny_task: MakeTask, tmp_path: Path) -> None:
+    class Mine(torch.optim.SGD):
+        """Where no command finds it."""
+
+    given = Contestant.create("my own", torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "schedule": "cosine"})
+    options: dict[str, Any] = {"seeds": 1, "epochs": 1, "progress": False}
+    found = compare("digits-lr", ["adam", given], out=tmp_path / "one", **options)
+    [command] = _commands(fields_of(found.runs)[0])
+    words = shlex.split(command)
+    specs = [after for word, after in itertools.pairwise(words) if word == "-o"]
+    assert specs == ["adam", "torch.optim.SGD:lr=0.1,momentum=0.9,schedule=cosine"]
+    assert Contestant.parse(specs[1]).kwargs == given.kwargs
+    assert "of your own is named by its file" not in again(fields_of(found.runs))
+    local = compare("digits-lr", ["adam", Mine], out=tmp_path / "two", **options)
+    assert "of your own is named by its file" in again(fields_of(local.runs))

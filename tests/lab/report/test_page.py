@@ -1,0 +1,406 @@
+"""The report: its parts, its size, and the page itself in a real headless browser."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import json
+import math
+import os
+import re
+import shutil
+import statistics
+import subprocess
+
+import pytest
+
+from surefoot.lab.analyse.audit import Finding
+from surefoot.lab.analyse.groups import fields_of
+from surefoot.lab.report import Figure, Section, write_page, write_report
+from surefoot.lab.report.curves import MOST_SHOWN, curve_data
+from surefoot.lab.report.page import DASHES, style_of
+
+MEGABYTES_6 = 6_000_000
+HOSTILE = """</script><script>document.title='owned'</script><img src=x onerror="document.title='owned'">'"&{{data}}"""
+ARGUMENTS = [
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync",
+]  # fmt: skip
+
+
+def browser_path(environ=os.environ, which=shutil.which, has_playwright=None):
+    """Chromium's path; without a browser the test is skipped with a sentence, but under CI it fails."""
+    if has_playwright is None:
+        has_playwright = importlib.util.find_spec("playwright") is not None
+    found = next(filter(None, map(which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if found and has_playwright:
+        return found
+    what = "no Chromium on this machine (Debian: apt install chromium)" if not found else "no playwright (pip install)"
+    sentence = f"The report was not opened in a browser: {what}."
+    if environ.get("CI") == "true":
+        pytest.fail(sentence)
+    pytest.skip(sentence)
+
+
+def test_a_missing_browser_is_said_and_fails_in_ci():
+    with pytest.raises(pytest.skip.Exception, match=r"not opened in a browser: no Chromium .*apt install chromium"):
+        browser_path({}, lambda name: None, True)
+    with pytest.raises(pytest.fail.Exception, match="no Chromium"):
+        browser_path({"CI": "true"}, lambda name: None, True)
+    with pytest.raises(pytest.fail.Exception, match="no playwright"):
+        browser_path({"CI": "true"}, lambda name: "/usr/bin/chromium", False)
+    assert browser_path({"CI": "true"}, lambda name: "/usr/bin/chromium", True) == "/usr/bin/chromium"
+
+
+@pytest.fixture(scope="module")
+def browser():
+    path = browser_path()
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=path, args=ARGUMENTS)
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture
+def visit(browser):
+    """Open a file and wait until all is drawn; at the end nothing may have gone wrong or to the network."""
+    troubles, requests, contexts = [], [], []
+
+    def open_page(path, width=1280, height=900, **options):
+        size = {"width": width, "height": height}
+        context = browser.new_context(viewport=size, reduced_motion="reduce", **options)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda message: troubles.append(message.text))
+        page.on("pageerror", lambda error: troubles.append(str(error)))
+        page.on("request", lambda request: requests.append(request.url))
+        page.goto(path.as_uri())
+        page.wait_for_selector("html[data-ready=true]", state="attached", timeout=60_000)
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert troubles == []
+    assert [url for url in requests if not url.startswith(("file:", "data:"))] == []
+
+
+@pytest.fixture
+def lively(field, run):
+    """Four contestants and a fifth that diverges twice; eta of AdamS is swept."""
+    runs = field({"Adam": 0.0, "AdamUCB": 0.001, "AdamCB": 0.02}, epochs=8, seeds=7)
+    for eta, gain in ((0.001, -0.01), (0.01, -0.02), (0.1, 0.03)):
+        options = {"optimizer": "surefoot.AdamS", "kwargs": {"lr": 1e-3, "eta": eta}, "epochs": 8}
+        for seed in range(7):
+            lost = eta == 0.1 and seed in (2, 5)
+            final = 0.1 + 0.02 * math.sin(3.0 * seed) + gain
+            runs.append(run(f"AdamS eta={eta}", seed, final=final, done=3 if lost else None, diverged=lost, **options))
+    return runs
+
+
+SHOWN = "el => el.data.filter(t => t.mode === 'lines' && t.fill !== 'toself').length"
+
+
+def test_the_page_draws_and_its_switches_work(visit, lively, tmp_path):
+    page = visit(write_report(lively, tmp_path / "report.html"))
+    canvases = page.locator(".canvas")
+    assert canvases.count() == 3 + 4 + 2 + 1  # curves, inside, sensitivity on two metrics, race
+    assert page.locator(".canvas svg.main-svg").count() >= canvases.count()
+    assert page.locator(".canvas .scatterlayer path.js-line").count() > 6 * 3
+    curves, first = page.locator("#learning-curves"), page.locator("#figure-0")
+    assert first.evaluate(SHOWN) == 6
+    assert first.evaluate("el => el.data.filter(t => t.marker && t.marker.symbol === 'x').length") == 2
+
+    for check, scale in ((True, "log"), (False, "linear")):
+        curves.get_by_label("Log scale").set_checked(check)
+        assert first.evaluate("el => el.layout.yaxis.type") == scale
+        assert page.locator("#figure-2").evaluate("el => el.layout.yaxis.type") == "linear"  # accuracy
+
+    curves.get_by_label("Single seeds").check()
+    assert first.evaluate(SHOWN) == 12
+    curves.get_by_label("Single seeds").uncheck()
+    bands = "el => el.data.filter(t => t.fill === 'toself').length"
+    assert first.evaluate(bands) == 6
+    curves.get_by_label("Band").uncheck()
+    assert first.evaluate(bands) == 0
+
+    last_x = "el => el.data[0].x[el.data[0].x.length - 1]"
+    assert first.evaluate(last_x) == 8
+    curves.get_by_text("Step", exact=True).click()
+    assert first.evaluate(last_x) == 8 * 12
+    curves.get_by_text("Seconds", exact=True).click()
+    assert first.evaluate(last_x) == pytest.approx(8 * 0.5)
+    # the switches of both sections tell the same
+    assert page.locator("#what-the-optimizers-saw input[value=seconds]").is_checked()
+
+    curves.get_by_label("Minus baseline").check()
+    assert first.evaluate("el => Math.max(...el.data[0].y.map(Math.abs))") == 0  # the baseline minus itself
+    drop = "el => el.data.find(t => t.name === 'AdamCB').y.at(-1)"
+    assert page.locator("#figure-1").evaluate(drop) == pytest.approx(0.02, abs=0.002)
+    curves.get_by_label("Minus baseline").uncheck()
+
+    chip = curves.get_by_role("button", name="AdamCB")
+    chip.click()
+    assert chip.get_attribute("aria-pressed") == "false"
+    assert first.evaluate(SHOWN) == 5
+    chip.dblclick()
+    assert first.evaluate(SHOWN) == 1
+    curves.get_by_role("button", name="all", exact=True).click()
+    assert first.evaluate(SHOWN) == 6
+
+
+PLACE = """(el, [name, i]) => {
+  const trace = el.data.find(t => t.name === name && t.mode === 'lines');
+  const { left, top } = el.getBoundingClientRect(), { xaxis, yaxis } = el._fullLayout;
+  return [left + xaxis._offset + xaxis.d2p(trace.x[i]), top + yaxis._offset + yaxis.d2p(trace.y[i])];
+}"""
+
+
+def test_a_curve_under_the_mouse_tells_its_numbers(visit, lively, tmp_path):
+    page = visit(write_report(lively, tmp_path / "report.html"))
+    canvas, label = page.locator("#figure-0"), page.locator("#figure-0 .hoverlayer .hovertext")
+    canvas.scroll_into_view_if_needed()
+    assert label.count() == 0
+    for name, epoch, n in (("AdamS eta=0.1", 8, "5 of 7"), ("AdamS eta=0.01", 7, "7")):  # the highest and the lowest
+        page.mouse.move(*canvas.evaluate(PLACE, [name, epoch - 1]))
+        page.locator("#figure-0 .hoverlayer .hovertext", has_text=f"epoch {epoch}: ").wait_for()
+        values = [one.epochs[epoch - 1]["train_loss"] for one in lively if one.label == name and not one.diverged]
+        shown = re.fullmatch(rf"{re.escape(name)}epoch {epoch}: (\S+) ± (\S+) \(n={n}\)", label.text_content())
+        assert [float(number) for number in shown.groups()] == pytest.approx(
+            [statistics.fmean(values), statistics.stdev(values)],
+            rel=0.01,  # the page keeps four digits of each seed
+        )
+    page.mouse.move(0, 0)
+    label.wait_for(state="detached")
+
+
+def test_it_fits_a_phone(visit, lively, tmp_path):
+    page = visit(write_report(lively, tmp_path / "report.html"), 390, 844, has_touch=True, is_mobile=True)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    wide = "els => els.map(el => el.getBoundingClientRect().right).filter(right => right > 390).length"
+    assert page.locator(".canvas, .canvas svg, .card, table, .controls, .legend").evaluate_all(wide) == 0
+    # a row is a small card with its headings inside
+    assert page.locator("table.results tbody tr").first.evaluate("el => getComputedStyle(el).display") == "grid"
+
+
+def test_it_prints_and_knows_the_dark(visit, lively, tmp_path):
+    page = visit(write_report(lively, tmp_path / "report.html"), color_scheme="dark")
+    ink = "() => document.getElementById('figure-0').layout.font.color"
+    assert page.evaluate(ink) == "#e6edf1"
+    page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+    page.emulate_media(media="print", color_scheme="dark")
+    assert page.evaluate(ink) == "#17232c"
+    assert page.locator("nav").is_hidden()
+    assert page.locator("form.controls").first.is_hidden()
+    assert page.evaluate("[...document.querySelectorAll('details')].every(part => part.open)")
+    assert page.locator("#figure-0 svg.main-svg").first.evaluate("el => el.getBoundingClientRect().width") < 340
+    page.evaluate("window.dispatchEvent(new Event('afterprint'))")
+    page.emulate_media(media="screen", color_scheme="dark")
+    page.locator("#figure-0").scroll_into_view_if_needed()  # what is far away is drawn again when it comes near
+    page.wait_for_function(f"({ink})() === '#e6edf1'")
+    pdf = page.pdf(path=tmp_path / "report.pdf", prefer_css_page_size=True)
+    assert 3 <= len(re.findall(rb"/Type\s*/Page\b", pdf)) <= 12
+
+
+NUMBERS = "(el, side) => [...el.querySelectorAll(`.${side}tick text`)].map(text => text.textContent)"
+
+
+def test_every_axis_has_numbers_and_epochs_are_whole(visit, field, tmp_path):
+    loss = {"type": "scatter", "x": [1, 2, 3], "y": [0.29, 0.275, 0.268], "series": 0}
+    axes = {"xaxis": {"tickformat": "d"}, "yaxis": {"type": "log"}}
+    extra = Section("Paper", figures=[Figure("Loss", [loss], axes)])
+    runs = field({"Adam": 5.0, "AdamS": 5.1}, seeds=2, epochs=3)  # losses between 5 and 5.5: no 1, 2 or 5 of a decade
+    page = visit(write_report(runs, tmp_path / "report.html", sections=[extra]))
+    page.locator("#learning-curves").get_by_label("Log scale").check()
+    curves, paper, race = (
+        page.locator("#figure-1"),
+        page.locator("#paper .canvas"),
+        page.locator("#time-to-target .canvas"),
+    )
+    for canvas in (curves, paper):
+        canvas.scroll_into_view_if_needed()
+        assert canvas.evaluate("el => el.layout.yaxis.type") == "log"
+        shown = [float(text) for text in canvas.evaluate(NUMBERS, "y")]
+        assert len(set(shown)) >= 3
+        assert canvas.evaluate(NUMBERS, "x") == ["1", "2", "3"]
+    assert race.evaluate(NUMBERS, "x") == ["0", "1", "2", "3"]
+    # what is left after a zoom has numbers, too
+    paper.evaluate("el => Plotly.relayout(el, {'yaxis.range': [Math.log10(0.27), Math.log10(0.274)]})")
+    assert len(paper.evaluate(NUMBERS, "y")) >= 3
+    assert page.locator("#figure-3").evaluate("el => el.layout.yaxis.exponentformat") == "e"
+
+
+def test_bands_on_a_log_scale_end_at_the_smallest_seed(visit, run, tmp_path):
+    runs = [run("Adam", seed, final=final) for seed, final in enumerate((0.01, 0.01, 0.9))]
+    page = visit(write_report(runs, tmp_path / "report.html"))
+    page.locator("#learning-curves").get_by_label("Log scale").check()
+    lowest = "el => Math.min(...el.data.find(trace => trace.fill === 'toself').y)"
+    assert page.locator("#figure-1").evaluate(lowest) == pytest.approx(0.01)
+
+
+def test_time_to_target_keeps_its_width_on_a_phone(visit, field, tmp_path):
+    long = "AdamUCB weighting=unit betas=(0.9, 0.99) amsgrad=True {} weight_decay=0.0001 eps=1e-08 decoupled=True"
+    labels = {"Adam": 0.0, long.format("eta=0.1"): 0.3, long.format("eta=0.2"): -0.01}
+    path = write_report(field(labels, seeds=2, epochs=4), tmp_path / "report.html")
+    for width, options in ((390, {"has_touch": True, "is_mobile": True}), (1280, {})):
+        page = visit(path, width, 844, **options)
+        race = page.locator("#time-to-target .canvas")
+        race.scroll_into_view_if_needed()
+        assert race.evaluate("el => el._fullLayout._size.w") > 0.6 * min(width, 1000)
+        texts = race.locator(".annotation text, .ytick text").all_text_contents()
+        names = [text for text in texts if text.startswith("Adam")]
+        assert len(set(names)) == len(names) == 3
+        assert texts.count("2 of 2 missed") == 1
+    reached = write_report(field({"Adam": 0.0}, seeds=2), tmp_path / "reached.html")
+    assert visit(reached).locator("#time-to-target .canvas").evaluate("el => el.layout.margin.r") == 12
+
+
+def test_small_screens_show_that_there_is_more(visit, lively, tmp_path):
+    page = visit(write_report(lively, tmp_path / "report.html"), 390, 844, has_touch=True, is_mobile=True)
+    links = page.locator("nav .inner")
+    assert links.evaluate("el => [...el.classList]") == ["inner", "more-right"]
+    links.evaluate("el => { el.scrollLeft = el.scrollWidth; }")
+    page.wait_for_function("document.querySelector('nav .inner').className === 'inner more-left'")
+    one_line = "els => els.every(el => el.getBoundingClientRect().height < 40)"
+    assert page.locator(".facts caption").evaluate_all(one_line)
+
+
+def test_28_contestants_10_seeds_45_epochs(visit, field, tmp_path):
+    labels = {"Adam": 0.0} | {f"Adam{rule} eta={i}": 0.001 * i for rule in ("S", "UCB", "CB") for i in range(9)}
+    path = write_report(field(labels, seeds=10, epochs=45), tmp_path / "report.html")
+    assert path.stat().st_size < MEGABYTES_6
+    page = visit(path)
+    assert page.locator("#figure-0").evaluate(SHOWN) == MOST_SHOWN
+    assert page.locator("#learning-curves .chip[aria-pressed=true]").count() == MOST_SHOWN
+    page.locator("#learning-curves").get_by_role("button", name="all", exact=True).click()
+    assert page.locator("#figure-0").evaluate(SHOWN) == 28
+    assert page.locator("table.results").first.locator("tbody tr").count() == 28
+
+
+def test_nothing_a_user_wrote_becomes_html(visit, run, tmp_path):
+    task = {"name": HOSTILE, "batch_size": HOSTILE, "data": HOSTILE, "settings": {}, "code": HOSTILE}
+    runs = [
+        run(label, seed, task=task, kwargs={"eta": HOSTILE}, done=1 if seed else None, diverged=bool(seed))
+        for label in ("Adam", HOSTILE)
+        for seed in range(2)
+    ]
+    for one in runs:
+        one.config["provenance"] = dict.fromkeys(one.config["provenance"], HOSTILE)
+        for record in one.epochs:
+            record[HOSTILE] = 0.5
+    extra = Section(HOSTILE, HOSTILE, figures=[Figure(HOSTILE, [{"x": [1], "y": [1], "name": HOSTILE}], {}, HOSTILE)])
+    found = [Finding(HOSTILE, "note", HOSTILE)]
+    path = write_report(runs, tmp_path / "r.html", HOSTILE, [extra], findings=found, command=HOSTILE)
+    page = visit(path)
+    assert page.title() == HOSTILE
+    assert page.locator("h1").inner_text() == HOSTILE
+    assert page.locator("img").count() == 0
+    assert page.locator("script").count() == 4
+    page.locator("#learning-curves .chip").nth(1).click()
+    assert page.locator("#figure-0").evaluate(SHOWN) == 1
+
+
+def test_lines_differ_in_colour_or_dash():
+    styles = [style_of(series) for series in range(36)]
+    assert len(set(styles)) == 36
+    assert all(one[0] != two[0] and one[1] != two[1] for one, two in itertools.pairwise(styles))
+    assert len(DASHES) >= 4
+
+
+def test_curves_keep_to_their_budget(field):
+    fields = fields_of(field({"Adam": 0.0, "AdamS": 0.01}, seeds=4, epochs=100))
+    series = {"Adam": 0, "AdamS": 1}
+    (full,) = curve_data(fields, ["valid_loss"], series)
+    assert (full.every, full.epochs) == (1, list(range(1, 101)))
+    assert len(full.json()) < 7.5 * 4 * 2 * 100 * 2 * 1.2
+    (thin,) = curve_data(fields, ["valid_loss"], series, budget=3_000)
+    assert thin.every == 4
+    assert thin.epochs[0] == 1
+    assert thin.epochs[-1] == 100
+    assert len(thin.json()) < 4_500
+    assert json.loads(thin.json())["entries"][1]["label"] == "AdamS"
+
+
+def test_a_report_that_would_be_too_big_is_thinned_and_says_so(field, tmp_path):
+    tasks = [{"name": f"task {i}", "batch_size": 1, "data": "", "settings": {}} for i in range(6)]
+    labels = {"Adam": 0.0} | {f"AdamS eta={i}": 0.001 * i for i in range(11)}
+    runs = [one for task in tasks for one in field(labels, seeds=10, epochs=60, task=task)]
+    path = write_report(runs, tmp_path / "report.html")
+    assert path.stat().st_size < MEGABYTES_6
+    text = path.read_text()
+    assert re.search(r"curves show every \d+\w\w epoch", text)
+
+
+@pytest.mark.parametrize("case", ["nothing", "one run", "unfinished", "all diverged at once", "one contestant"])
+def test_every_state_of_a_comparison_has_a_report(case, run, tmp_path):
+    runs = {
+        "nothing": [],
+        "one run": [run("Adam", 0, epochs=1)],
+        "unfinished": [run("Adam", 0, done=2), run("AdamS", 0, epochs=5, done=1)],
+        "all diverged at once": [run(label, s, done=1, diverged=True) for label in ("Adam", "AdamS") for s in range(2)],
+        "one contestant": [run("Adam", seed) for seed in range(3)],
+    }[case]
+    text = write_report(runs, tmp_path / "report.html").read_text()
+    expected = {
+        "nothing": "There is no run to report.",
+        "one run": "Only Adam ran",
+        "unfinished": "AdamS is not finished on seed 0",
+        "all diverged at once": "no pair of runs to compare: AdamS diverged in 2 of 2 runs",
+        "one contestant": "Only Adam ran",
+    }[case]
+    assert expected in text
+
+
+def test_sections_of_ones_own_stand_before_the_honesty_checks(field, tmp_path):
+    extra = Section("Scorecard", "Against the paper.", "<p>Twelve of twelve.</p>", [Figure("Score", [{"y": [1, 2]}])])
+    path = write_report(field({"Adam": 0.0, "AdamS": -0.01}), tmp_path / "r.html", "My title", [extra])
+    text = path.read_text()
+    assert "<title>My title</title>" in text
+    order = [text.index(f'id="{anchor}"') for anchor in ("results", "scorecard", "honesty-checks", "provenance")]
+    assert order == sorted(order)
+    alone = write_page(tmp_path / "deep" / "page.html", "Forks", [extra], subtitle="Only this.")
+    assert "Twelve of twelve." in alone.read_text()
+    assert sorted(path.name for path in alone.parent.iterdir()) == ["page.html"]
+
+
+def test_the_command_gives_the_runs_again(field, run):
+    from surefoot.lab.report.origin import again
+
+    small = {"name": "mnist-mlp batch_size=16", "batch_size": 16, "data": "d", "settings": {"dropout": True}}
+    runs = [run("Adam", seed, task=small, kwargs={"lr": 0.01}, epochs=9, threads=2) for seed in (5, 6)]
+    html = again(fields_of(runs))
+    expected = (
+        "surefoot compare mnist-mlp -o adam --seeds 2 --first-seed 5 --epochs 9 --batch-size 16 --dropout "
+        "--lr 0.01 --threads 2"
+    )
+    assert expected in html
+    assert "make &lt;this&gt;" in again(fields_of(runs), "make <this>")
+
+
+def test_the_page_needs_no_network(field, tmp_path):
+    text = write_report(field({"Adam": 0.0, "AdamS": -0.01}), tmp_path / "report.html").read_text()
+    start = text.index("<script>window.PlotlyConfig")
+    end = text.index("</script>", text.index("Plotly", start + 200))
+    ours = text[:start] + text[end:]
+    assert not re.search(r"https?://|src\s*=|@import|url\(", ours)
+    assert text.count("plotly.js v") == 1
+
+
+def test_a_place_that_takes_no_file_is_one_sentence(tmp_path):
+    (tmp_path / "afile").write_text("mine")
+    (tmp_path / "folder.html").mkdir()
+    for path in (tmp_path / "afile" / "r.html", tmp_path / "folder.html"):
+        with pytest.raises(OSError, match=rf"^the report {path} cannot be written \(.*\); write it to another place$"):
+            write_page(path, "Nowhere", [])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["afile", "folder.html"]
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
+def test_the_script_parses(tmp_path):
+    from surefoot.lab.report import page
+
+    script = tmp_path / "report.js"
+    script.write_text(page._asset("ticks.js") + page._asset("report.js"))
+    subprocess.run(["node", "--check", str(script)], check=True)

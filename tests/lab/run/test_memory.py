@@ -1,0 +1,49 @@
+"""The lab's own processes keep freed memory; a user's settings win."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+
+import pytest
+
+from surefoot.lab.run import memory
+
+FAULTS = """
+import resource, sys
+import torch
+from surefoot.lab.run.memory import keep_freed_memory
+
+kept = keep_freed_memory()
+for _ in range(20):
+    torch.zeros(2**22)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(10):
+    torch.zeros(2**22)
+print(int(kept), resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+def faults(**settings: str) -> tuple[bool, int]:
+    """Whether memory is kept, and how many pages a loop over freed and new blocks of 16 MB gets from the system."""
+    clean = {name: value for name, value in os.environ.items() if name not in memory._SETTINGS}
+    done = subprocess.run([sys.executable, "-c", FAULTS], env=clean | settings, capture_output=True, check=True)
+    kept, count = done.stdout.split()
+    return bool(int(kept)), int(count)
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="what is kept is a matter of glibc")
+def test_freed_memory_is_kept() -> None:
+    kept, few = faults()
+    told, many = faults(MALLOC_TRIM_THRESHOLD_="131072")
+    assert (kept, told) == (True, False)
+    assert 10 * few < many  # without it: ten times 16 MB, page by page
+
+
+def test_elsewhere_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in memory._SETTINGS:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(memory.ctypes, "CDLL", lambda name: object())
+    assert memory.keep_freed_memory() is False

@@ -1,0 +1,370 @@
+"""The comparison: every optimizer with every seed, here or in workers, and what it gives back."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import io
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+from torch import Tensor
+from torch.nn import functional as F
+
+from surefoot import lab
+from surefoot.lab import Results, compare
+from surefoot.lab.experiments import prepare
+from surefoot.lab.run.pool import Event, RunRequest, in_workers
+from surefoot.lab.run.progress import LiveDisplay, PlainLines, Progress, duration
+from surefoot.lab.run.runner import _numbers
+from surefoot.lab.spec.task import Task
+
+MakeTask = Callable[..., Task]
+
+
+def numbers(found: Results) -> dict[tuple[str, int], list[dict[str, Any]]]:
+    return {(run.label, run.seed): [_numbers(row) for row in run.epochs] for run in found.runs}
+
+
+def test_all_contestants_with_all_seeds(tiny_task: MakeTask, tmp_path: Path) -> None:
+    found = compare(tiny_task(), ["sgd", "adams"], seeds=[4, 2], epochs=2, out=tmp_path, progress=False)
+    assert [(run.label, run.seed) for run in found.runs] == [("SGD", 4), ("SGD", 2), ("AdamS", 4), ("AdamS", 2)]
+    assert found.ok
+    assert [run.config["optimizer"]["position"] for run in found.runs] == [0, 0, 1, 1]
+    assert numbers(Results.read(tmp_path)) == numbers(found)
+
+
+def test_compare_is_the_function_whatever_was_imported_first() -> None:
+    for name in ("fork",):
+        module = importlib.import_module(f"surefoot.lab.{name}")
+        setattr(lab, name, module)  # as the import of the submodule does
+        assert getattr(lab, name) is getattr(module, name)
+    assert set(lab.__all__) <= set(dir(lab))
+    assert all(getattr(lab, name) is not None for name in lab.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        lab.nothing  # noqa: B018
+
+
+def test_nothing_is_done_twice(tiny_task: MakeTask, tmp_path: Path) -> None:
+    events: list[Event] = []
+
+    class Noted(Progress):
+        def show(self, event: Event) -> None:
+            events.append(event)
+
+    first = compare(tiny_task(), ["sgd"], seeds=2, epochs=3, out=tmp_path, progress=Noted)
+    assert sum(event.kind == "epoch" for event in events) == 6
+    events.clear()
+    again = compare(tiny_task(), ["sgd", "adam"], seeds=2, epochs=3, out=tmp_path, progress=Noted)
+    assert sum(event.kind == "epoch" for event in events) == 6  # of the new contestant
+    assert numbers(first).items() <= numbers(again).items()
+
+
+def test_results_stop_at_the_epochs_asked_for(tiny_task: MakeTask, tmp_path: Path) -> None:
+    long = compare(tiny_task(), ["sgd"], seeds=1, epochs=4, out=tmp_path, progress=False)
+    short = compare(tiny_task(), ["sgd"], seeds=1, epochs=2, out=tmp_path, progress=False)
+    assert short.runs[0].epochs == long.runs[0].epochs[:2]
+    assert short.runs[0].finished
+    assert short.runs[0].config["epochs"] == 2
+
+
+def test_workers_compute_the_same_bits(tiny_task: MakeTask, tmp_path: Path) -> None:
+    class Mine(torch.optim.SGD):  # lives in this file: it has to travel by value
+        pass
+
+    task = tiny_task(loss=lambda outputs, targets: F.cross_entropy(outputs, targets))
+    here = compare(task, ["adams", Mine], seeds=2, epochs=3, out=tmp_path / "here", progress=False)
+    there = compare(task, ["adams", Mine], seeds=2, epochs=3, out=tmp_path / "there", jobs=2, progress=False)
+    assert there.ok, there.failures
+    assert numbers(here) == numbers(there)
+    assert {row["jobs"] for run in there.runs for row in run.epochs} == {2}
+
+
+def test_a_worker_that_dies_fails_its_run_only(tiny_task: MakeTask, tmp_path: Path) -> None:
+    class Deadly(torch.optim.SGD):
+        def step(self, closure: Any = None) -> None:  # type: ignore[override]
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    found = compare(tiny_task(), [Deadly, "sgd"], seeds=1, epochs=2, out=tmp_path, executor=in_workers, progress=False)
+    assert not found.ok
+    [message] = found.failures.values()
+    assert "ended by signal SIGKILL" in message
+    assert [run.finished for run in found.runs] == [False, True]  # another worker took over
+    assert "SIGKILL" in str(found.runs[0].error)
+
+
+def test_failing_code_fails_its_run_and_the_others_go_on(tiny_task: MakeTask, tmp_path: Path) -> None:
+    class Broken(torch.optim.SGD):
+        def step(self, closure: Any = None) -> None:  # type: ignore[override]
+            raise ArithmeticError("one over zero")
+
+    found = compare(tiny_task(), [Broken, "sgd"], seeds=2, epochs=1, out=tmp_path, progress=False)
+    assert list(found.failures.values()) == ["ArithmeticError: one over zero"] * 2
+    assert not found.ok
+    assert [run.finished for run in found.runs] == [False, False, True, True]
+    assert "one over zero" in str(found.runs[0].error)
+
+
+def test_a_diverged_run_is_a_result_and_the_others_go_on(tiny_task: MakeTask, tmp_path: Path) -> None:
+    def explode(outputs: Tensor, targets: Tensor) -> Tensor:
+        return F.cross_entropy(outputs, targets) * outputs.abs().mean().exp()
+
+    found = compare(
+        tiny_task(loss=explode), ["sgd:lr=1e5", "sgd:lr=1e-6"], seeds=1, epochs=2, out=tmp_path, progress=False
+    )
+    assert [run.diverged for run in found.runs] == [True, False]
+    assert found.ok
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"seeds": 0}, "seeds must be"),
+        ({"seeds": [1, 1]}, "seeds must be"),
+        ({"seeds": [-1]}, "seeds must be"),
+        ({"epochs": 0}, "epochs must be at least 1, got 0"),
+        ({"jobs": 0}, "jobs must be at least 1"),
+        ({"epochs": "3"}, "epochs must be a whole number from 1 up, got '3'"),
+        ({"epochs": 1.5}, "epochs must be a whole number from 1 up, got 1.5"),
+        ({"seeds": 1.5}, "seeds must be .*, got 1.5"),
+        ({"seeds": [0.5]}, r"seeds must be .*, got \[0.5\]"),
+        ({"seeds": "three"}, "seeds must be .*, got 'three'"),
+        ({"seeds": None}, "seeds must be .*, got None"),
+        ({"lr": "x"}, "lr must be a finite number, got 'x'"),
+        ({"lr": float("nan")}, "lr must be a finite number, got nan"),
+        ({"lr": torch.ones(2)}, r"lr must be a finite number, got a tensor of shape \(2,\)"),
+        ({"lr": 10**400}, "lr must be a finite number, got 1000"),
+        ({"device": None}, "device must be a name such as 'cpu' or 'cuda', got None"),
+        ({"device": "abacus"}, "the device 'abacus' cannot be used here; take cpu"),
+        ({"device": "abacus", "executor": in_workers}, "the device 'abacus' cannot be used here; take cpu"),
+        ({"device": torch.device("meta")}, "the device 'meta' cannot be used here; take cpu"),
+        ({"progress": "yes"}, "progress must be True, False or a function that makes the display, got 'yes'"),
+        ({"out": ""}, "out must be the folder for the runs, such as 'runs', got ''"),
+        ({"out": None}, "out must be the folder for the runs, such as 'runs', got None"),
+        ({"task": 5}, "a task is a name such as .* or a surefoot.lab.Task, not 5"),
+        ({"task": None}, "a task is a name such as .* or a surefoot.lab.Task, not None"),
+        ({"task": torch.nn.Linear(2, 2)}, "not a model alone; put it into a Task"),
+        ({"batch_size": 3}, "options are for named tasks"),
+    ],
+)
+def test_impossible_wishes_are_refused_before_any_work(
+    tiny_task: MakeTask, tmp_path: Path, options: dict[str, Any], message: str
+) -> None:
+    arguments = {"task": tiny_task(), "seeds": 1, "epochs": 1, "out": tmp_path, "progress": False, **options}
+    with pytest.raises(ValueError, match=message):
+        compare(optimizers=["sgd"], **arguments)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_device_is_recorded_by_its_name() -> None:
+    setups = [prepare("digits-lr", ["adam"], seeds=1, epochs=1, device=one) for one in ("cpu", torch.device("cpu"))]
+    first, second = (setup.config(setup.contestants[0], 0, 1) for setup in setups)
+    assert first["device"] == second["device"] == "cpu"
+    assert first["key"] == second["key"]
+
+
+FACTORIES = """
+import torch
+
+def slow(params, lr=0.1):
+    return torch.optim.SGD(params, lr=lr)
+
+def forgetful(params):
+    torch.optim.SGD(params)
+
+def picky(params):
+    raise KeyError("no such layer")
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("forgetful", "forgetful' made no optimizer but a NoneType; give an optimizer class, or a function"),
+        ("picky", r"picky' made no optimizer \(KeyError: 'no such layer'\); give an optimizer class, or a function"),
+    ],
+)
+def test_a_function_may_make_the_optimizer_but_must(
+    tiny_task: MakeTask, tmp_path: Path, name: str, message: str
+) -> None:
+    path, out = tmp_path / "factories.py", tmp_path / "out"
+    path.write_text(FACTORIES)
+    with pytest.raises(ValueError, match=message):
+        compare(tiny_task(), ["sgd", f"{path}:{name}"], seeds=1, epochs=1, out=out, progress=False)
+    assert not out.exists()
+    found = compare(tiny_task(), ["sgd", f"{path}:slow"], seeds=1, epochs=1, lr=0.5, out=out, progress=False)
+    assert found.ok
+    assert [row["valid_loss"] for row in found.runs[0].epochs] == [row["valid_loss"] for row in found.runs[1].epochs]
+    before = torch.random.get_rng_state()
+    prepare(tiny_task(), [f"{path}:slow"], seeds=1, epochs=1)
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_weight_decay_is_the_papers_on_its_tasks_only(tiny_task: MakeTask) -> None:
+    def kwargs(task: str | Task, **options: Any) -> dict[str, Any]:
+        setup = prepare(task, ["adam"], seeds=1, epochs=1, **options)
+        return setup.config(setup.contestants[0], 0, 1)["optimizer"]["kwargs"]
+
+    assert kwargs("digits-lr")["weight_decay"] == 1e-4
+    assert kwargs("digits-lr", weight_decay=0.0)["weight_decay"] == 0.0
+    assert "weight_decay" not in kwargs(tiny_task())
+
+
+def test_results_give_tables_and_a_report(tiny_task: MakeTask, tmp_path: Path) -> None:
+    found = compare(tiny_task(), ["adam", "adams"], seeds=3, epochs=2, out=tmp_path, progress=False)
+    assert {row.label for row in found.table().rows} == {"Adam", "AdamS"}
+    assert "| Adam " in found.to_markdown()
+    assert r"\begin{" in found.to_latex()
+    assert "AdamS" in found.to_csv()
+    assert json.loads(found.to_json())
+    assert "AdamS" in found._repr_html_()
+    assert "<html" in found.report(tmp_path / "report.html").read_text()
+    [axes] = found.plot("valid_accuracy", log=True)
+    assert [line.get_label() for line in axes.get_lines()] == ["Adam (n=3)", "AdamS (n=3)"]
+    assert list(axes.get_lines()[0].get_xdata()) == [1, 2]
+    assert isinstance(found.check(), list)
+    with pytest.raises(ValueError, match="unknown format 'word'"):
+        found.to("word")
+
+
+def test_results_print_as_their_tables(tiny_task: MakeTask, tmp_path: Path) -> None:
+    found = compare(tiny_task(), ["adam", "adams"], seeds=2, epochs=1, out=tmp_path, progress=False)
+    assert str(found) == repr(found) == found.to_markdown().rstrip()
+    assert "| AdamS |" in str(found)
+    assert str(Results([], {})) == "Results: 0 runs without a recorded epoch"
+    assert str(Results([], {"a": "it broke\n"})).endswith("\nfailed: it broke")
+
+
+def test_a_direction_told_later_holds_for_the_runs_that_are_there(tiny_task: MakeTask, tmp_path: Path) -> None:
+    def f1(outputs: Tensor, targets: Tensor) -> Tensor:
+        return (outputs.argmax(-1) == targets).float().mean()
+
+    options: dict[str, Any] = {"seeds": 2, "epochs": 1, "out": tmp_path, "progress": False}
+    first = compare(tiny_task(metrics={"f1": f1}), ["sgd"], **options)
+    assert not first.table(metrics=["valid_f1"]).rows[0].higher_is_better
+    told = compare(tiny_task(metrics={"f1": f1}, higher_is_better={"f1": True}), ["sgd"], **options)
+    assert [run.folder for run in told.runs] == [run.folder for run in first.runs]
+    for found in (told, Results.read(tmp_path)):
+        [row] = found.table(metrics=["valid_f1"]).rows
+        assert row.higher_is_better
+
+
+def test_a_model_that_exits_fails_its_own_run(tiny_task: MakeTask, tmp_path: Path) -> None:
+    def leave() -> torch.nn.Module:
+        sys.exit(3)
+
+    found = compare(dataclasses.replace(tiny_task(), model=leave), ["sgd"], epochs=1, out=tmp_path, progress=False)
+    assert set(found.failures.values()) == {"SystemExit: 3"}
+
+
+def test_code_that_the_key_cannot_try_is_told_by_its_runs(tiny_task: MakeTask, tmp_path: Path) -> None:
+    def many(outputs: Tensor, targets: Tensor) -> Tensor:
+        return outputs
+
+    tasks = {
+        "the metric 'many' must give one number for a batch, its mean, not a tensor of shape (20, 3)": tiny_task(
+            metrics={"many": many}
+        ),
+        "the metric 'word' must give one number for a batch, its mean, not 'good'": tiny_task(
+            metrics={"word": lambda outputs, targets: "good"}
+        ),
+        "the loss must give one number for a batch, its mean, not a tensor of shape (16,)": dataclasses.replace(
+            tiny_task(), loss=torch.nn.CrossEntropyLoss(reduction="none")
+        ),
+        "model must return a torch.nn.Module, not NoneType": dataclasses.replace(tiny_task(), model=lambda: None),
+    }
+    for message, task in tasks.items():
+        found = compare(task, ["sgd"], seeds=1, epochs=1, out=tmp_path, progress=False)
+        assert message in next(iter(found.failures.values()))
+
+
+@pytest.mark.parametrize("name", ["long " * 200, "数字", "../../outside"])
+def test_any_name_of_a_task_makes_a_folder(tiny_task: MakeTask, tmp_path: Path, name: str) -> None:
+    found = compare(tiny_task(name), ["sgd"], seeds=1, epochs=1, out=tmp_path / "out", progress=False)
+    assert found.ok
+    [folder] = (tmp_path / "out").iterdir()
+    assert len(folder.name) < 80
+    other = compare(tiny_task(name + "字"), ["sgd"], seeds=1, epochs=1, out=tmp_path / "out", progress=False)
+    assert other.runs[0].folder != found.runs[0].folder
+
+
+def make_requests(*labels: str, epochs: int = 4) -> list[RunRequest]:
+    return [
+        RunRequest(index, {"optimizer": {"label": label}, "seed": 0, "epochs": epochs}, Path("x"), None)  # type: ignore[arg-type]
+        for index, label in enumerate(labels)
+    ]
+
+
+def row(epoch: int, diverged: bool = False) -> dict[str, Any]:
+    loss = None if diverged else 0.5
+    return {"epoch": epoch, "train_loss": loss, "valid_loss": loss, "valid_accuracy": loss, "diverged": diverged}
+
+
+def follow(display: Progress) -> None:
+    with display:
+        for event in (
+            Event("done", 2),
+            Event("start", 0),
+            Event("epoch", 0, row(1)),
+            Event("epoch", 0, row(4)),
+            Event("done", 0),
+            Event("start", 1),
+            Event("waiting", 1),
+            Event("start", 1),
+            Event("epoch", 1, row(1, diverged=True)),
+            Event("done", 1),
+            Event("start", 3),
+            Event("failed", 3, message="no [memory]"),
+        ):
+            display.report(event)
+
+
+def test_plain_lines_tell_each_run_once() -> None:
+    out = io.StringIO()
+    follow(PlainLines(make_requests("Adam", "AdamS", "there", "SGD"), Console(file=out, width=300)))
+    lines = out.getvalue().splitlines()
+    assert lines[0].startswith("[2/4] Adam, seed 0: train 0.5, valid 0.5, accuracy 0.5 (")
+    assert "left" in lines[0]
+    assert lines[1].startswith("[2/4] AdamS, seed 0: another command is computing it; waiting")
+    assert lines[2].startswith("[3/4] AdamS, seed 0: diverged in epoch 1")
+    assert lines[3] == "[4/4] SGD, seed 0: failed: no [memory]"
+    assert lines[4:] == ["1 of 4 runs were there already"]
+
+
+def test_the_live_display_shows_what_runs_and_what_went_wrong() -> None:
+    out = io.StringIO()
+    console = Console(file=out, width=120, force_terminal=True)
+    requests = make_requests("Adam", "AdamS", "there", "SGD")
+    display = LiveDisplay(requests, console)
+    with display:
+        display.report(Event("start", 0))
+        display.report(Event("epoch", 0, row(2)))
+        console.print(display._bars.get_renderable())
+    assert "Adam, seed 0" in out.getvalue()
+    assert "train 0.5" in out.getvalue()
+    assert "0 of 4 runs" in out.getvalue()
+    follow(LiveDisplay(requests, console))
+    assert "SGD, seed 0 failed: no [memory]" in out.getvalue()
+    assert "diverged in epoch 1" in out.getvalue()
+
+
+def test_time_left_counts_what_was_trained_not_what_was_found() -> None:
+    display = Progress(make_requests("a", "b", "c", epochs=10))
+    assert display.time_left() == ""
+    display.report(Event("done", 0))
+    assert display.time_left() == ""
+    display._began -= 1000.0  # workers start slowly; that is not the speed of training
+    display.report(Event("epoch", 1, row(1)))
+    assert display.time_left() == ""
+    display._began -= 40.0
+    for epoch in range(2, 6):
+        display.report(Event("epoch", 1, row(epoch)))
+    assert display.time_left() == f"{duration(150)} left"  # 15 epochs at 10 s each

@@ -1,0 +1,353 @@
+"""surefoot.optax against a slow oracle that follows the paper's text, against optax, and against PyTorch."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+jax = pytest.importorskip("jax")
+jnp = jax.numpy
+optax = pytest.importorskip("optax")
+
+import surefoot.optax as so  # noqa: E402
+from surefoot.noise import standard_normal  # noqa: E402
+
+ETAS = {"ucb": 0.3, "cb": 0.2, "s": 0.5, "pi": 0.1, "ei": 0.05, "cvar": 0.7}
+STEPS = 40
+RNG = np.random.default_rng(7)
+LOSSES = 2.0 * np.exp(-0.03 * np.arange(STEPS)) * (1 + 0.3 * RNG.standard_normal(STEPS))
+GRADS = [{"w": RNG.standard_normal((3, 2)), "b": RNG.standard_normal(2)} for _ in range(STEPS)]
+START = {"w": RNG.standard_normal((3, 2)), "b": RNG.standard_normal(2)}
+
+
+def f32(tree: Any) -> Any:
+    return jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), tree)
+
+
+def normal_cdf(x: float) -> float:
+    return 0.5 * math.erfc(-x / math.sqrt(2))
+
+
+def normal_pdf(x: float) -> float:
+    return math.exp(-x * x / 2) / math.sqrt(2 * math.pi)
+
+
+def quantile(share: float) -> float:
+    low, high = -10.0, 10.0
+    for _ in range(100):
+        low, high = ((low + high) / 2, high) if normal_cdf((low + high) / 2) < share else (low, (low + high) / 2)
+    return low
+
+
+def oracle_weights(rule: str, eta: float, weighting: str, losses: Any, beta: float = 0.9, seed: int = 0) -> list[float]:
+    """The weights in the words of the paper: r and s, corrected for their bias, before each loss."""
+    r = s = 0.0
+    best, weights = math.inf, []
+    for t, loss in enumerate(losses):
+        share = 1 - beta**t
+        mean = r / share if t else 0.0
+        std = math.sqrt(max(s / share - mean**2, 0.0)) if t > 1 else 0.0
+        best = min(best, mean) if t else math.inf
+        u = (best - eta - mean) / std if std else 0.0
+        tilt = {
+            "ucb": lambda: eta,
+            "cb": lambda: std / abs(mean) - eta,  # noqa: B023
+            "s": lambda: eta * standard_normal(seed, t),  # noqa: B023
+            "pi": lambda: u if std else 1.0,  # noqa: B023
+            "ei": lambda: -normal_pdf(u) / normal_cdf(u) if std else 1.0,  # noqa: B023
+            "cvar": lambda: normal_pdf(quantile(eta)) / (1 - eta),
+        }["ucb" if rule == "cb" and not t else rule]()
+        if weighting == "unit":
+            weight = 1 + tilt * (loss - mean) / std if std else 1.0
+        else:
+            weight = std + tilt * (loss - mean)
+            weight *= abs(mean) if rule == "cb" and t else 1.0
+            weight = weight if std else abs(weight)
+        weights.append(weight)
+        r, s = beta * r + (1 - beta) * loss, s * beta + (1 - beta) * loss**2
+    return weights
+
+
+def oracle(
+    engine: str, weights: list[float], lr: float, decay: float, decoupled: bool = False
+) -> dict[str, np.ndarray]:
+    """Adam or Algorithm 1 in float64 on the weighted gradients."""
+    params = {name: value.copy() for name, value in START.items()}
+    m = {name: np.zeros_like(value) for name, value in START.items()}
+    v = {name: np.zeros_like(value) for name, value in START.items()}
+    for t, (weight, grads) in enumerate(zip(weights, GRADS, strict=False), 1):
+        for name, param in params.items():
+            g = weight * (grads[name] + (0 if decoupled else decay) * param)
+            m[name] = 0.9 * m[name] + 0.1 * g
+            v[name] = 0.999 * v[name] + 0.001 * g * g
+            move = m[name] / (1 - 0.9**t)
+            if engine == "adam":
+                move = move / (np.sqrt(v[name] / (1 - 0.999**t)) + 1e-8)
+            params[name] = param - lr * (move + (decay * param if decoupled else 0))
+    return params
+
+
+def drive(optimizer: Any, losses: Any = LOSSES, grads: Any = GRADS, params: Any = START) -> tuple[Any, Any]:
+    """Feed losses and gradients to an optimizer."""
+    params = jax.tree.map(jnp.asarray, params)
+    state = optimizer.init(params)
+    for value, g in zip(losses, grads, strict=False):
+        updates, state = optimizer.update(jax.tree.map(jnp.asarray, g), state, params, value=value)
+        params = optax.apply_updates(params, updates)
+    return params, state
+
+
+def assert_close(ours: Any, theirs: Any, rtol: float, atol: float = 0.0) -> None:
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=rtol, atol=atol),
+        ours,
+        theirs,
+    )
+
+
+def assert_equal(ours: Any, theirs: Any) -> None:
+    jax.tree.map(lambda a, b: np.testing.assert_array_equal(np.asarray(a), np.asarray(b)), ours, theirs)
+
+
+@pytest.mark.parametrize("weighting", ["paper", "unit"])
+@pytest.mark.parametrize("rule", list(ETAS))
+def test_weights_follow_the_paper(rule: str, weighting: str) -> None:
+    with jax.enable_x64(True):
+        tilt = so.scale_by_tilt(rule, ETAS[rule], weighting=weighting, seed=5)
+
+        state, ours = tilt.init(jnp.ones(1)), []
+        for value in LOSSES:
+            _, state = tilt.update(jnp.ones(1), state, value=value)
+            ours.append(float(state.weight))
+        theirs = oracle_weights(rule, ETAS[rule], weighting, LOSSES, seed=5)
+    np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("decoupled", [False, True])
+@pytest.mark.parametrize("engine", ["adam", "momentum"])
+def test_trajectories_follow_the_oracle(engine: str, decoupled: bool) -> None:
+    options: dict[str, Any] = {
+        "eta": 0.3,
+        "weight_decay": 0.05,
+        "decoupled_weight_decay": decoupled,
+        "weighting": "paper",
+    }
+    expected = oracle(engine, oracle_weights("ucb", 0.3, "paper", LOSSES), 0.01, 0.05, decoupled)
+    with jax.enable_x64(True):
+        params, _ = drive(getattr(so, f"{engine}_ucb")(0.01, **options))
+    assert_close(params, expected, rtol=1e-9)
+    params, _ = drive(getattr(so, f"{engine}_ucb")(0.01, **options), LOSSES, [f32(g) for g in GRADS], f32(START))
+    assert_close(params, expected, rtol=1e-4)
+    assert {x.dtype for x in jax.tree.leaves(params)} == {np.dtype("float32")}
+
+
+@pytest.mark.parametrize("name", [name for name in so.__all__ if name.startswith(("adam_", "momentum_"))])
+def test_every_name_is_its_rule_in_its_engine(name: str) -> None:
+    engine, rule = name.split("_")
+    weighting = {"adam": "paper", "momentum": "unit"}[engine]
+    eta = so.RULES[rule].eta
+    with jax.enable_x64(True):
+        params, _ = drive(getattr(so, name)(0.01), LOSSES[:6])
+    expected = oracle(engine, oracle_weights(rule, eta, weighting, LOSSES[:6]), 0.01, 0.0)
+    assert_close(params, expected, rtol=1e-6)
+
+
+def test_zero_eta_with_unit_weighting_is_plain_adam() -> None:
+    plain = optax.with_extra_args_support(optax.adam(0.01))
+    grads = [f32(g) for g in GRADS]
+    ours = so.adam_ucb(0.01, eta=0.0, weighting="unit")
+    assert_equal(drive(ours, LOSSES[:6], grads, f32(START))[0], drive(plain, LOSSES[:6], grads, f32(START))[0])
+
+
+def test_the_table_mirrors_the_rules_of_pytorch() -> None:
+    from surefoot import rules
+    from surefoot import statistics as moments
+
+    names = set(rules.RULES) - {"plain"}
+    assert set(so.RULES) == names
+    noise = 0.7
+    for name in names:
+        ours, theirs = so.RULES[name], rules.RULES[name]
+        assert (ours.eta, ours.uses_noise) == (theirs.eta, theirs.uses_noise)
+        for count, mean, std, best in [
+            (9, 1.5, 0.25, 1.2),
+            (9, -2.0, 3.0, -2.5),
+            (1, 0.5, 0.0, 0.5),
+            (0, 0.0, 0.0, math.inf),
+        ]:
+            with jax.enable_x64(True):
+                seen = so.TiltState(*map(jnp.asarray, (count, mean, std, best, 0.0, 0.0, 1.0, True)))
+                lean = [float(x) for x in ours.lean(seen, jnp.asarray(ETAS[name]), jnp.asarray(noise))]
+            torch_seen = moments.Seen(count=count, mean=mean, std=std, best=best)
+            assert lean == pytest.approx([float(x) for x in theirs.lean(torch_seen, ETAS[name], noise)], rel=1e-9)
+
+
+@pytest.mark.parametrize("rule", list(ETAS))
+def test_the_first_step_never_climbs(rule: str) -> None:
+    for seed in range(4):
+        for loss in (3.0, -3.0):
+            for weighting in ("paper", "unit"):
+                tilt = so.scale_by_tilt(rule, ETAS[rule], weighting=weighting, seed=seed)
+                updates, state = tilt.update(jnp.ones(1), tilt.init(jnp.ones(1)), value=loss)
+                assert float(updates[0]) == float(state.weight) > 0
+                assert weighting == "paper" or float(state.weight) == 1.0
+
+
+def test_noise_is_that_of_the_other_frameworks() -> None:
+    steps = np.arange(300)
+    for seed, group in [(0, 0), (123456, 2), (-5, 1), (2**31 - 1, 0)]:
+        expected = [standard_normal(seed, int(step), group) for step in steps]
+        static = so.standard_normal(seed, steps, group)
+        assert jnp.array_equal(static, so.standard_normal(np.int64(seed), steps, np.int64(group)))
+        traced = jax.jit(so.standard_normal)(seed, steps, group)
+        assert static.dtype == jnp.float32
+        np.testing.assert_allclose(static, expected, atol=2e-6)
+        assert_equal(static, traced)
+    np.testing.assert_allclose(so.standard_normal(2**40 + 3, 9), standard_normal(2**40 + 3, 9), atol=2e-6)
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.5, 0.9, 0.999, 0.99999])
+def test_statistics_hold_in_single_precision(beta: float) -> None:
+    levels = np.array([[1.0, 0.3], [1e4, 1.0], [1e-25, 3e-26], [1e18, 1e17], [-5.0, 2.0]])
+    rng = np.random.default_rng(0)
+    losses = (levels[:, :1] + levels[:, 1:] * rng.standard_normal((len(levels), 200))).astype(np.float32)
+    tilt = so.scale_by_tilt("ucb", 0.1, weighting="unit", loss_beta=beta)
+
+    def body(state: Any, value: Any) -> Any:
+        _, state = tilt.update(jnp.ones(1, jnp.float32), state, value=value)
+        return state, (state.mean, state.std)
+
+    run = jax.vmap(lambda values: jax.lax.scan(body, tilt.init(jnp.ones(1)), values)[1])
+    every_mean, every_std = run(jnp.asarray(losses))
+    for (_, wobble), seen, means, stds in zip(levels, losses.astype(np.float64), every_mean, every_std, strict=True):
+        for t in (1, 2, 3, 10, 200):
+            shares = beta ** np.arange(t - 1, -1, -1.0)
+            shares /= shares.sum()
+            mean = shares @ seen[:t]
+            std = math.sqrt(shares @ (seen[:t] - mean) ** 2)
+            rounding = 1e-4 * wobble if t > 1 and beta else 0.0
+            assert float(means[t - 1]) == pytest.approx(mean, rel=1e-5)
+            assert float(stds[t - 1]) == pytest.approx(std, rel=2e-3, abs=rounding)
+
+
+def test_a_constant_loss_has_no_spread() -> None:
+    _, state = drive(so.adam_s(0.01), [0.1] * 30, [f32(g) for g in GRADS], f32(START))
+    assert float(so.confidence(state)[0]["std"]) == 0.0
+
+
+def test_expected_improvement_is_stable_far_in_the_tail() -> None:
+    for u in (-0.1, -5.0, -9.9, -10.1, -100.0, -1e4, -1e8):
+        seen = so.TiltState(*map(jnp.float32, (9, 1.0, 1.0, 1.0 + u, 0.0, 0.0, 1.0, True)))
+        tilt = -float(so.RULES["ei"].lean(seen, 0.0, jnp.zeros(()))[0])
+        got = np.float32(1.0 + u) - 1.0
+        # The ratio lies between -u and sqrt(u*u + 2); double precision has it directly near the centre.
+        if u > -30:
+            assert tilt == pytest.approx(normal_pdf(got) / normal_cdf(got), rel=1e-5)
+        else:
+            assert -got * (1 - 1e-6) <= tilt <= math.sqrt(got * got + 2) * (1 + 1e-6)
+
+
+def test_a_step_that_is_not_finite_never_happened() -> None:
+    optimizer = so.adam_s(0.01, weight_decay=0.1)
+    losses, grads = list(LOSSES[:8]), [f32(g) for g in GRADS[:8]]
+    clean_params, clean_state = drive(optimizer, losses, grads, f32(START))
+    assert int(so.confidence(clean_state)[0]["skipped"]) == 0
+    for bad in (math.nan, math.inf, -math.inf):
+        poisoned = {**grads[4], "b": grads[4]["b"].at[0].set(bad)}
+        for value, gradient in [(bad, grads[4]), (1.0, poisoned), (bad, poisoned)]:
+            params, state = drive(
+                optimizer, [*losses[:4], value, *losses[4:]], [*grads[:4], gradient, *grads[4:]], f32(START)
+            )
+            assert_equal(params, clean_params)
+            assert_equal(state.inner_state, clean_state.inner_state)
+            assert int(so.confidence(state)[0]["skipped"]) == 1
+
+
+def test_a_bare_tilt_keeps_its_statistics_from_a_loss_that_is_not_finite() -> None:
+    tilt = so.scale_by_tilt("ucb", 0.1)
+    _, before = tilt.update(jnp.ones(2), tilt.init(jnp.ones(2)), value=1.0)
+    updates, after = tilt.update(jnp.ones(2), before, value=jnp.nan)
+    assert not after.taken
+    assert_equal(after._replace(taken=before.taken), before)
+    assert updates.tolist() == [0.0, 0.0]
+
+
+def test_a_weight_that_overflows_is_skipped() -> None:
+    optimizer = so.adam_cb(0.01, eta=0.5)
+    params, state = drive(optimizer, [1.0, 2.0, 1e30, 3.0], [f32(g) for g in GRADS], f32(START))
+    kept, clean = drive(optimizer, [1.0, 2.0, 3.0], [f32(GRADS[i]) for i in (0, 1, 3)], f32(START))
+    assert int(so.confidence(state)[0]["skipped"]) == 1
+    assert_equal((params, state.inner_state), (kept, clean.inner_state))
+
+
+def test_losses_of_zero_do_not_divide_by_zero() -> None:
+    for rule in ETAS:
+        for weighting in ("paper", "unit"):
+            tilt = so.scale_by_tilt(rule, ETAS[rule], weighting=weighting)
+            state = tilt.init(jnp.ones(1))
+            for value in (0.0, 0.0, 1.0, -1.0, 0.0):
+                updates, state = tilt.update(jnp.ones(1), state, value=value)
+                assert np.isfinite(updates).all()
+                assert all(np.isfinite(x) for x in state)
+
+
+def drive_torch(name: str, losses: Any, dtype: str, **options: Any) -> tuple[dict[str, np.ndarray], Any]:
+    import torch
+
+    import surefoot
+
+    params = {key: torch.nn.Parameter(torch.tensor(value.astype(dtype))) for key, value in START.items()}
+    optimizer = getattr(surefoot, name)(params.values(), lr=0.01, **options)
+    for loss, grads in zip(losses, GRADS, strict=True):
+        for key, param in params.items():
+            param.grad = torch.tensor(grads[key].astype(dtype))
+        optimizer.step(loss=float(loss))
+    return {key: param.detach().numpy() for key, param in params.items()}, optimizer
+
+
+@pytest.mark.parametrize(
+    ("torch_name", "jax_name", "weighting", "decay", "decoupled"),
+    [
+        ("AdamUCB", "adam_ucb", "paper", 0.0, False),
+        ("AdamUCB", "adam_ucb", "unit", 0.05, True),
+        ("AdamCB", "adam_cb", "paper", 0.05, False),
+        ("AdamCB", "adam_cb", "unit", 0.0, False),
+        ("AdamS", "adam_s", "paper", 0.05, True),
+        ("AdamS", "adam_s", "unit", 0.05, False),
+        ("AdamPI", "adam_pi", "paper", 0.0, False),
+        ("AdamEI", "adam_ei", "unit", 0.0, False),
+        ("AdamCVaR", "adam_cvar", "paper", 0.0, False),
+        ("MomentumUCB", "momentum_ucb", "unit", 0.05, True),
+        ("MomentumCB", "momentum_cb", "paper", 0.05, False),
+        ("MomentumS", "momentum_s", "unit", 0.0, False),
+    ],
+)
+def test_pytorch_and_jax_walk_the_same_path(
+    torch_name: str, jax_name: str, weighting: str, decay: float, decoupled: bool
+) -> None:
+    options: dict[str, Any] = {
+        "eta": ETAS[jax_name.split("_")[1]],
+        "weighting": weighting,
+        "weight_decay": decay,
+        "decoupled_weight_decay": decoupled,
+        "seed": 11,
+    }
+    losses = LOSSES.copy()
+    losses[[5, 17]] = math.nan
+    expected, optimizer = drive_torch(torch_name, losses, "float64", **options)
+    with jax.enable_x64(True):
+        params, state = drive(getattr(so, jax_name)(0.01, **options), losses)
+        assert_close(params, expected, rtol=1e-9)
+        ours, theirs = so.confidence(state)[0], optimizer.confidence()[0]
+    assert ours.keys() == theirs.keys()
+    for name in ours:
+        assert float(ours[name]) == pytest.approx(float(theirs[name]), rel=1e-9)
+
+
+def test_single_precision_stays_near_pytorch() -> None:
+    expected, _ = drive_torch("AdamS", LOSSES, "float32", eta=0.5)
+    params, _ = drive(so.adam_s(0.01, eta=0.5), LOSSES, [f32(g) for g in GRADS], f32(START))
+    assert_close(params, expected, rtol=0, atol=2e-5)

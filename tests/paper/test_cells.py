@@ -1,0 +1,162 @@
+"""Cells: which run belongs where, ours beside theirs, and when they match."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Callable
+from importlib import resources
+from typing import Any
+
+import pytest
+
+from surefoot.lab.analyse.stats import MeanStd
+from surefoot.lab.store import Run
+from surefoot.paper.cells import (
+    Place,
+    Replication,
+    cells,
+    cells_csv,
+    curves_csv,
+    place_of,
+    pooled_difference,
+)
+from surefoot.paper.published import Configuration, Value, configurations, find
+from surefoot.paper.scorecard import scorecard, tally_table
+
+LR = Configuration("mnist", "lr", 128, False)
+MLP = Configuration("mnist", "mlp", 128, False)
+MLP_DROPOUT = Configuration("mnist", "mlp", 128, True)
+MakeRun = Callable[..., Run]
+
+
+def test_every_configuration_has_its_place(paper_run: MakeRun) -> None:
+    for one in configurations():
+        assert place_of(paper_run(one, "Adam").config) == Place(one, "Adam", None)
+        assert place_of(paper_run(one, "AdamCB").config).configuration == one  # type: ignore[union-attr]
+    reference = paper_run(MLP, "AdamS", options={"reference": True})
+    assert place_of(reference.config) == Place(MLP, "AdamS", 0.005, "reference")
+    assert place_of(paper_run(MLP, "AdamS", options={"eta": 0.5}).config) == Place(MLP, "AdamS", 0.5)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"options": {"lr": 5e-4}},
+        {"options": {"weight_decay": 0.0}},
+        {"options": {"weighting": "unit"}},
+        {"options": {"loss_beta": 0.5}},
+        {"settings": {"subset": 100}},
+        {"purpose": "tune"},
+        {"fork": {"epoch": 2}},
+        {"optimizer__schedule": "cosine"},
+        {"optimizer__class": "torch.optim.SGD"},
+        {"task__batch_size": 64},
+        {"task__name": "fashion-mlp"},
+    ],
+)
+def test_other_settings_have_no_place(paper_run: MakeRun, changes: dict[str, Any]) -> None:
+    assert place_of(paper_run(MLP, "AdamS", **changes).config) is None
+
+
+def test_the_newest_numbers_of_a_seed_count_then_the_longest(paper_run: MakeRun) -> None:
+    old, new = paper_run(MLP, final=0.5, numerics=1, epochs=5), paper_run(MLP, final=0.3, numerics=2)
+    short = paper_run(MLP, final=0.4, numerics=2, epochs=2)
+    assert Replication([new, old, short]).values(MLP, "Adam", "train_loss", 3) == {0: 0.3}
+
+
+def test_accuracy_is_in_percent_and_diverged_runs_have_no_value(paper_run: MakeRun) -> None:
+    runs = [paper_run(LR, seed=1, accuracy=0.9), paper_run(LR, seed=0, diverged=True)]
+    found = Replication(runs)
+    assert found.values(LR, "Adam", "val_acc", 3) == {1: pytest.approx(90.0)}
+    assert found.values(LR, "Adam", "val_acc", 20) == {}
+    assert (found.lost(LR, "Adam", 2), found.lost(LR, "Adam", 3)) == (set(), {0})
+
+
+def test_a_cell_with_a_diverged_run_differs_however_close_the_others_are(paper_run: MakeRun) -> None:
+    theirs = find(LR, "Adam", 3).values["train_loss"].mean
+    close = [paper_run(LR, seed=seed, final=theirs) for seed in range(2)]
+    lost = paper_run(LR, seed=2, diverged=True)
+    verdicts = [
+        next(cell.verdict for cell in cells(Replication(runs)) if cell.row == find(LR, "Adam", 3))
+        for runs in (close, [*close, lost])
+    ]
+    assert verdicts == ["matches", "differs"]
+
+
+def test_pooled_difference_by_hand() -> None:
+    difference, limit = pooled_difference(MeanStd(10, 0.30, 0.01), Value(0.28, 0.02))
+    pooled = (9 * 0.01**2 + 2 * (0.02**2 + 1e-6 / 12)) / 11
+    assert difference == pytest.approx(0.02 / math.sqrt(pooled * (1 / 10 + 1 / 3) + 1e-6 / 12))
+    assert limit == pytest.approx(2.201, abs=1e-3)  # Student's t of 11 degrees of freedom, from a table
+    alone, limit = pooled_difference(MeanStd(1, 0.30, math.nan), Value(0.28, 0.02))
+    assert alone == pytest.approx(0.02 / math.sqrt((0.02**2 + 1e-6 / 12) * 4 / 3 + 1e-6 / 12))
+    assert limit == pytest.approx(4.303, abs=1e-3)
+
+
+def test_rounding_keeps_a_deviation_of_zero_finite() -> None:
+    difference, _ = pooled_difference(MeanStd(3, 0.2494, 0.0), Value(0.249, 0.0))
+    assert 0 < difference < 2
+
+
+def test_verdicts_of_cells(paper_run: MakeRun) -> None:
+    theirs = find(LR, "Adam", 3).values["train_loss"].mean
+    same = [paper_run(LR, "Adam", seed, final=theirs + 1e-4 * (seed - 1)) for seed in range(3)]
+    other = [paper_run(LR, "AdamS", seed, final=0.5 + 1e-4 * seed) for seed in range(3)]
+    lost = [paper_run(LR, "AdamCB", seed, diverged=True) for seed in range(3)]
+    found = {
+        (cell.row.optimizer, cell.row.epoch): cell
+        for cell in cells(Replication([*same, *other, *lost]))
+        if cell.metric == "train_loss" and cell.row.configuration == LR
+    }
+    verdicts = {place: cell.verdict for place, cell in found.items()}
+    assert verdicts["Adam", 3] == "matches"
+    assert verdicts["AdamS", 3] == "differs"
+    assert verdicts["AdamUCB", 3] == verdicts["Adam", 20] == "not run"
+    assert (found["AdamCB", 3].verdict, found["AdamCB", 3].lost) == ("differs", 3)
+
+
+def test_cells_csv_has_the_published_columns_and_leaves_what_was_not_run_empty(paper_run: MakeRun) -> None:
+    runs = [paper_run(MLP, "AdamS", seed, final=0.06 + seed / 1000) for seed in range(2)]
+    runs.append(paper_run(MLP, "AdamS", 0, options={"reference": True}))
+    lines = list(csv.DictReader(cells_csv(Replication(runs)).splitlines()))
+    text = resources.files("surefoot.paper").joinpath("published.csv").read_text()
+    published = list(csv.DictReader(text.splitlines()))
+    default = [line for line in lines if line["variant"] == "default"]
+    for line, row in zip(default, published, strict=True):
+        assert {name: line[name] for name in row} == row
+    run = [line for line in lines if line["n"] != "0"]
+    assert [(line["variant"], line["epoch"], line["n"]) for line in run] == [
+        ("default", "3", "2"),
+        ("reference", "3", "1"),
+    ]
+    assert float(run[0]["ours_train_loss"]) == pytest.approx(0.0605)
+    assert float(run[0]["ours_train_loss_std"]) == pytest.approx(0.000707107)
+    assert run[1]["ours_train_loss_std"] == ""
+    idle = [line for line in lines if line["n"] == "0"]
+    assert len(idle) == 83 + 2
+    assert all(line["ours_val_acc"] == "" and line["val_acc_verdict"] == "not run" for line in idle)
+
+
+def test_curves_of_everything_that_was_run(paper_run: MakeRun) -> None:
+    runs = [paper_run(LR, seed=seed, final=0.1 + seed) for seed in range(2)]
+    runs.append(paper_run(LR, epochs=2, optimizer__schedule="cosine"))
+    runs.append(paper_run(LR, epochs=3, optimizer__schedule="cosine"))
+    lines = list(csv.DictReader(curves_csv(runs).splitlines()))
+    assert [(line["epochs"], line["epoch"], line["n"]) for line in lines] == [
+        ("", "1", "2"), ("", "2", "2"), ("", "3", "2"),
+        ("2", "1", "1"), ("2", "2", "1"), ("3", "1", "1"), ("3", "2", "1"), ("3", "3", "1"),
+    ]  # fmt: skip
+    assert float(lines[2]["train_loss"]) == pytest.approx(0.6)
+
+
+def test_scorecard_counts_and_names_what_is_missing(paper_run: MakeRun) -> None:
+    runs = [paper_run(LR, name, seed) for name in ("Adam", "AdamS") for seed in range(3)]
+    every = cells(Replication(runs))
+    assert "| together | 252 | 0 | 6 | 246 | 3 |" in tally_table(every)
+    text = scorecard(Replication(runs), ["figure `eta-cnn`: no runs yet"])
+    assert text.count("not run") > 246
+    assert "- figure `eta-cnn`: no runs yet" in text
+    assert "published recipe" not in text
+    reference = paper_run(LR, "AdamS", 0, options={"reference": True})
+    assert "## Claims under the published recipe" in scorecard(Replication([*runs, reference]))

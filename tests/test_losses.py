@@ -1,0 +1,265 @@
+"""How the loss gets in: which way wins, what is accepted, and what is left behind (nothing)."""
+
+from __future__ import annotations
+
+import weakref
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.distributed.checkpoint.state_dict import _init_optim_state, get_optimizer_state_dict
+from torch.nn import Parameter
+
+from surefoot import AdamCB, AdamS, LossAware, MomentumUCB
+from surefoot.optim.named import OPTIMIZERS
+from surefoot.statistics import blank
+
+
+def make(cls: type[LossAware] = AdamCB, **options: Any) -> tuple[Tensor, LossAware]:
+    p = Parameter(torch.tensor([1.0, -2.0, 3.0]))
+    p.grad = torch.tensor([0.5, 1.0, -1.0])
+    return p, cls([p], **options)
+
+
+def mean_of(optimizer: LossAware) -> float:
+    return float(optimizer.confidence()[0]["mean"])
+
+
+@pytest.mark.parametrize("capturable", [False, True])
+@pytest.mark.parametrize(
+    "loss",
+    [
+        *(3, 3.0, True + 2, Fraction(3), np.float32(3), np.array(3.0)),
+        *(torch.tensor(3), torch.tensor(3.0), torch.tensor([3.0]), torch.tensor([[3.0]])),
+        *(torch.tensor(3.0, dtype=dtype) for dtype in (torch.float16, torch.bfloat16, torch.float64, torch.int64)),
+        torch.tensor(3.0, requires_grad=True),
+    ],
+    ids=lambda x: f"{type(x).__name__} {getattr(x, 'dtype', '')} {tuple(getattr(x, 'shape', ()))}",
+)
+def test_any_single_number_is_a_loss(loss: Any, capturable: bool) -> None:
+    ends = []
+    for hand_over in (
+        lambda optimizer: optimizer.step(loss=loss),
+        lambda optimizer: optimizer.step(lambda: loss),
+        lambda optimizer: (optimizer.record_loss(loss), optimizer.step()),
+    ):
+        p, optimizer = make(capturable=capturable)
+        optimizer.step(loss=1.0)
+        hand_over(optimizer)
+        ends.append(p.detach())
+        assert mean_of(optimizer) == pytest.approx((0.9 * 1.0 + 3.0) / 1.9)
+    assert torch.equal(ends[0], ends[1])
+    assert torch.equal(ends[0], ends[2])
+
+
+def test_a_given_loss_wins_over_recorded_ones_and_those_over_the_closure() -> None:
+    _, optimizer = make()
+    optimizer.record_loss(5.0)
+    assert optimizer.step(lambda: 7.0, loss=3.0) == 7.0
+    assert mean_of(optimizer) == 3.0
+    _, optimizer = make()
+    optimizer.record_loss(5.0)
+    assert optimizer.step(lambda: 7.0) == 7.0
+    assert mean_of(optimizer) == 5.0
+    _, optimizer = make()
+    assert optimizer.step(lambda: 7.0) == 7.0
+    assert mean_of(optimizer) == 7.0
+    assert optimizer.step(loss=7.0) is None
+
+
+def test_a_closure_runs_once_with_gradients_enabled() -> None:
+    p, optimizer = make(AdamS)
+    calls = []
+
+    def closure() -> Tensor:
+        calls.append(torch.is_grad_enabled())
+        optimizer.zero_grad()
+        loss = (p * p).sum()
+        loss.backward()
+        return loss
+
+    with torch.no_grad():
+        returned = optimizer.step(closure)
+    assert calls == [True]
+    assert isinstance(returned, Tensor)
+    assert mean_of(optimizer) == returned.item() == 14.0
+    assert torch.equal(p.grad, torch.tensor([2.0, -4.0, 6.0]))
+
+
+@pytest.mark.parametrize("capturable", [False, True])
+def test_micro_batches_are_averaged_by_their_share(capturable: bool) -> None:
+    _, optimizer = make(capturable=capturable)
+    for loss, weight in [(torch.tensor(1.0), 3), (torch.tensor(5.0), 1), (2.0, 0.5)]:
+        optimizer.record_loss(loss, weight)
+    optimizer.step()
+    assert mean_of(optimizer) == pytest.approx((3 * 1.0 + 5.0 + 0.5 * 2.0) / 4.5)
+    with pytest.raises(RuntimeError, match="got no loss"):  # nothing was left behind
+        optimizer.step()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_many_half_precision_losses_add_up(dtype: torch.dtype) -> None:
+    _, optimizer = make()
+    for _ in range(300):
+        optimizer.record_loss(torch.tensor(1.5, dtype=dtype), weight=1000)  # half precision ends at 65504
+    optimizer.step()
+    assert mean_of(optimizer) == 1.5
+
+
+def test_a_recorded_loss_that_is_not_finite_skips_the_step() -> None:
+    p, optimizer = make()
+    before = p.detach().clone()
+    optimizer.record_loss(1.0)
+    optimizer.record_loss(torch.tensor(float("nan")))
+    optimizer.step()
+    assert torch.equal(p.detach(), before)
+    assert optimizer.confidence()[0]["skipped"] == 1
+    optimizer.record_loss(2.0)
+    optimizer.step()
+    assert mean_of(optimizer) == 2.0
+
+
+def test_zero_grad_opens_a_new_window() -> None:
+    _, optimizer = make()
+    optimizer.zero_grad(set_to_none=False)
+    optimizer.record_loss(100.0)  # its step never comes
+    optimizer.zero_grad(set_to_none=False)
+    optimizer.record_loss(2.0)
+    optimizer.record_loss(4.0)
+    optimizer.step()
+    assert mean_of(optimizer) == 3.0
+
+
+def test_a_loss_may_be_recorded_before_the_gradients_are_cleared() -> None:
+    p, optimizer = make()
+    for _ in range(2):  # the first step never comes, as on an overflow
+        loss = (p * p).sum()
+        optimizer.record_loss(loss)
+        optimizer.zero_grad()
+        loss.backward()
+    optimizer.step()
+    assert mean_of(optimizer) == 14.0
+    loss = (p * p).sum()
+    optimizer.record_loss(loss)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    assert mean_of(optimizer) == pytest.approx((0.9 * 14.0 + loss.item()) / 1.9)
+
+
+def test_clearing_twice_keeps_nothing_from_before() -> None:
+    p, optimizer = make()
+    optimizer.record_loss(100.0)
+    optimizer.zero_grad()
+    optimizer.zero_grad()
+    p.grad = torch.ones(3)
+    with pytest.raises(RuntimeError, match="got no loss"):
+        optimizer.step()
+
+
+def test_recorded_losses_can_be_forgotten() -> None:
+    _, optimizer = make()
+    optimizer.record_loss(100.0)
+    optimizer.forget_losses()
+    optimizer.record_loss(2.0)
+    optimizer.step()
+    assert mean_of(optimizer) == 2.0
+
+
+@pytest.mark.parametrize("capturable", [False, True])
+def test_no_graph_is_kept_alive(capturable: bool) -> None:
+    p, optimizer = make(capturable=capturable)
+    for hand_over in ("step", "record", "closure"):
+        hidden = p * 2.0
+        loss = hidden.sum()
+        graph = weakref.ref(hidden)
+        if hand_over == "step":
+            optimizer.step(loss=loss)
+        elif hand_over == "record":
+            optimizer.record_loss(loss)
+        else:
+            optimizer.step(lambda loss=loss: loss)
+        del hidden, loss
+        assert graph() is None
+        assert not optimizer.param_groups[0]["seen"].requires_grad
+
+
+def test_what_is_maximized_is_read_as_its_negative() -> None:
+    p, up = make(MomentumUCB, eta=0.5, maximize=True)
+    q, down = make(MomentumUCB, eta=0.5)
+    q.grad = -q.grad
+    for loss in (1.0, 2.0, 0.5, 3.0):
+        up.step(loss=loss)
+        down.step(loss=-loss)
+    assert torch.equal(p, q)
+    assert mean_of(up) == mean_of(down) < 0
+    assert up.confidence()[0]["weight"] == down.confidence()[0]["weight"]
+
+
+def test_confidence_is_a_copy_with_one_dict_per_group() -> None:
+    params = [Parameter(torch.ones(2)) for _ in range(2)]
+    optimizer = AdamS([{"params": [params[0]]}, {"params": [params[1]], "loss_beta": 0.5}])
+    for loss in (1.0, 2.0):
+        for p in params:
+            p.grad = torch.ones(2)
+        optimizer.step(loss=loss)
+    first, second = before = optimizer.confidence()
+    assert set(first) == {"mean", "std", "z", "tilt", "weight", "skipped"}
+    assert first["mean"] < second["mean"]
+    copied = [{name: float(value) for name, value in one.items()} for one in before]
+    optimizer.step(loss=9.0)
+    assert copied == [{name: float(value) for name, value in one.items()} for one in before]
+
+
+@pytest.mark.parametrize("lr", [1e-3, torch.tensor(1e-3)])
+@pytest.mark.parametrize("capturable", [False, True])
+@pytest.mark.parametrize("cls", OPTIMIZERS.values(), ids=OPTIMIZERS)
+def test_distributed_checkpointing_may_create_state(cls: type[LossAware], capturable: bool, lr: Any) -> None:
+    def start() -> tuple[Tensor, LossAware]:
+        p = Parameter(torch.tensor([1.0, -2.0]))
+        return p, cls([p], lr=lr, weight_decay=0.1, capturable=capturable)
+
+    p, optimizer = start()
+    _init_optim_state(optimizer)
+    assert torch.equal(p.detach(), torch.tensor([1.0, -2.0]))
+    assert float(optimizer.param_groups[0]["lr"]) == pytest.approx(1e-3)
+    assert torch.equal(optimizer.param_groups[0]["seen"], blank())
+    state = optimizer.state[p]
+    assert {name for name, x in state.items() if x.shape == p.shape} == set(
+        cls.engine.state_names(optimizer.param_groups[0])
+    )
+    assert state["step"] == 0
+    assert not any(x.any() for x in state.values() if x.shape == p.shape)
+    # Training goes on from there as if nothing had happened.
+    q, plain = start()
+    for loss in (2.0, 1.0, 3.0):
+        for x, one in ((p, optimizer), (q, plain)):
+            x.grad = torch.tensor([0.5, 1.0])
+            one.step(loss=loss)
+    assert torch.equal(p, q)
+
+
+def test_the_checkpoint_of_an_optimizer_that_never_stepped() -> None:
+    model = torch.nn.Linear(2, 1)
+    optimizer = AdamS(model.parameters())
+    saved = get_optimizer_state_dict(model, optimizer)
+    assert set(saved["state"]) == {"weight", "bias"}
+    assert all(p.grad is None for p in model.parameters())
+
+
+def test_only_that_call_may_come_without_a_loss() -> None:
+    p, optimizer = make(lr=0.0)
+    with pytest.raises(RuntimeError, match="got no loss"):  # gradients that are not zero
+        optimizer.step()
+    p.grad.zero_()
+    optimizer.step()
+    optimizer.param_groups[0]["lr"] = 0.1
+    with pytest.raises(RuntimeError, match="got no loss"):
+        optimizer.step()
+    # A closure that left its batch out gives neither a loss nor a gradient.
+    p.grad = None
+    assert optimizer.step(lambda: None) is None
+    assert torch.equal(optimizer.param_groups[0]["seen"], blank())

@@ -1,0 +1,50 @@
+"""The benchmarks' own arithmetic: ratios that a busy machine does not bend, and what state is counted."""
+
+from __future__ import annotations
+
+import random
+import sys
+import time
+from itertools import count
+from pathlib import Path
+
+import pytest
+import torch
+
+import surefoot
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+from interleave import interleave
+from step_time import BASELINE, measure
+
+
+def test_a_machine_that_slows_down_does_not_bend_the_ratio() -> None:
+    clock = count(1)
+    found = interleave(
+        {"one": lambda: 1.0 * next(clock), "twin": lambda: 1.0 * next(clock), "double": lambda: 2.0 * next(clock)},
+        rounds=20,
+    )
+    assert found["one"]["ratio"] == 1
+    assert found["twin"]["ratio"] == pytest.approx(1, abs=0.1)
+    assert found["double"]["ratio"] == pytest.approx(2, abs=0.1)
+    assert found["double"]["rounds"] == 20
+
+
+def test_noise_with_a_long_tail_leaves_a_twin_at_one() -> None:
+    luck = random.Random(0)
+    found = interleave(dict.fromkeys(("one", "twin"), lambda: 1 + luck.expovariate(1) ** 3), rounds=60)
+    assert found["twin"]["low"] < 1 < found["twin"]["high"]
+    assert found["twin"]["high"] - found["twin"]["low"] < 0.8
+
+
+@pytest.mark.parametrize("name", ["AdamUCB", "AdamCB", "AdamS"])
+@pytest.mark.parametrize("tensors", [2, 200])
+def test_state_beyond_adams_is_that_of_a_group_however_many_parameters(name: str, tensors: int) -> None:
+    chosen = {
+        BASELINE: lambda params: torch.optim.Adam(params, fused=True),
+        f"surefoot {name}": lambda params: getattr(surefoot, name)(params),
+    }
+    found = measure([(3, 5)] * tensors, chosen, 3, time.perf_counter)[f"surefoot {name}"]
+    assert found["extra_bytes"] <= 100
+    assert found["ratio"] > 0

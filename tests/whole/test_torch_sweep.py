@@ -1,0 +1,322 @@
+"""The checks that PyTorch runs over its own optimizers, over ours, with PyTorch's own inputs where it has them."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.testing._internal import common_optimizers
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from surefoot import LossAware
+from surefoot.optim.named import OPTIMIZERS
+
+CLASSES = list(OPTIMIZERS.values())
+CLASS = pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
+LOSSES = [2.0, 1.5, 2.5, 0.3, 1.1, 3.0, 0.9]
+
+
+def inputs_of(cls: type[LossAware]) -> list[dict[str, Any]]:
+    """The settings torch tries on the plain optimizer, with those it reserves for accelerators."""
+    name = cls.engine.name
+    if name == "momentum":
+        plain = [{}, {"lr": 0.01}, {"weight_decay": 0.1, "maximize": True}, {"nesterov": True}, {"momentum": 0.0}]
+        return [*plain, {"capturable": True}, {"lr": torch.tensor(0.001), "nesterov": True, "capturable": True}]
+    make = getattr(common_optimizers, f"optim_inputs_func_{name}")
+    return [one.kwargs for one in make(device="cuda")] + [{"weighting": "unit", "eta": 0.3}]
+
+
+def paths_of(cls: type[LossAware]) -> list[dict[str, Any]]:
+    return [{"foreach": True}, {}] + ([{"fused": True}] if cls.engine.has_fused else [])
+
+
+def train(
+    cls: type[LossAware], options: dict[str, Any], dtype: torch.dtype = torch.float64, steps: int = len(LOSSES)
+) -> tuple[list[Tensor], LossAware]:
+    """Seven steps over parameters of several shapes, one of which gets its gradients now and then."""
+    generator = torch.Generator().manual_seed(5)
+    params = [Parameter(torch.randn(shape, dtype=dtype, generator=generator)) for shape in [(2, 3), (4,), (), (0,)]]
+    optimizer = cls(params, **copy.deepcopy(options))
+    for t, loss in enumerate(LOSSES[:steps]):
+        for i, p in enumerate(params):
+            p.grad = torch.randn(p.shape, dtype=dtype, generator=generator)
+            if i == 1 and t % 3 == 0:
+                p.grad = None
+        optimizer.step(loss=loss)
+    return [p.detach() for p in params], optimizer
+
+
+@CLASS
+def test_foreach_and_fused_match_the_for_loop(cls: type[LossAware]) -> None:
+    for options in inputs_of(cls):
+        slow, slow_optimizer = train(cls, {**options, "foreach": False})
+        for path in paths_of(cls):
+            fast, fast_optimizer = train(cls, {**options, **path})
+            torch.testing.assert_close(fast, slow, rtol=1e-12, atol=1e-12)
+            for p, q in zip(slow_optimizer.param_groups[0]["params"], fast_optimizer.param_groups[0]["params"]):
+                torch.testing.assert_close(fast_optimizer.state[q], slow_optimizer.state[p], rtol=1e-12, atol=1e-12)
+
+
+@CLASS
+@pytest.mark.parametrize("contiguous", [True, False])
+def test_every_setting_goes_downhill(cls: type[LossAware], contiguous: bool) -> None:
+    generator = torch.Generator().manual_seed(1)
+    for options in [*inputs_of(cls), {"foreach": False}]:
+        shapes = [(10, 5), (10,)] if contiguous else [(10, 5, 2), (10, 2)]
+        tensors = [torch.randn(shape, generator=generator) for shape in shapes]
+        before = [x.clone() for x in tensors]
+        weight, bias = (Parameter(x if contiguous else x[..., 0]) for x in tensors)
+        x = torch.randn(5, generator=generator)
+        optimizer = cls([weight, bias], **copy.deepcopy(options))
+        sign = -1 if options.get("maximize") else 1
+        values = []
+        for _ in range(12):
+            optimizer.zero_grad()
+            loss = sign * (weight.mv(x) + bias).pow(2).sum()
+            loss.backward()
+            optimizer.step(loss=loss)
+            values.append(sign * loss.item())
+        assert values[-1] < values[0], options
+        if not contiguous:  # what lies between the entries of a slice belongs to somebody else
+            assert all(torch.equal(x[..., 1], y[..., 1]) for x, y in zip(tensors, before))
+
+
+@pytest.mark.parametrize("cls", [cls for cls in CLASSES if cls.engine.has_fused], ids=lambda cls: cls.__name__)
+@pytest.mark.parametrize("options", [{}, {"fused": True}, {"capturable": True}, {"fused": True, "capturable": True}])
+def test_fused_kernels_never_see_memory_in_another_order(cls: type[LossAware], options: dict[str, Any]) -> None:
+    def step(p: Tensor, grad: Tensor, settings: dict[str, Any]) -> Tensor:
+        optimizer = cls([p], lr=0.1, **settings)
+        for loss in (1.0, 2.0, 1.5):
+            p.grad = grad
+            optimizer.step(loss=loss)
+        return p.detach()
+
+    grad = torch.arange(1.0, 7.0).reshape(2, 3)
+    expected = step(torch.zeros(2, 3, requires_grad=True), grad, {"foreach": False})
+    transposed = grad.T.contiguous().T
+    assert not transposed.is_contiguous()
+    found = step(torch.zeros(2, 3, requires_grad=True), transposed, options)
+    torch.testing.assert_close(found, expected)
+    # A parameter that is a slice, whose neighbours must stay as they are.
+    whole = torch.zeros(2, 3, 2)
+    found = step(whole[..., 0].requires_grad_(), grad, options)
+    torch.testing.assert_close(found, expected)
+    assert not whole[..., 1].any()
+    # An expanded gradient has fewer entries in memory than it seems.
+    found = step(torch.zeros(2, 3, requires_grad=True), torch.ones(1).expand(2, 3), options)
+    torch.testing.assert_close(found, step(torch.zeros(2, 3, requires_grad=True), torch.ones(2, 3), {"foreach": False}))
+    # The same order everywhere is fine, whichever it is.
+    found = step(torch.zeros(3, 2).T.requires_grad_(), transposed, options)
+    torch.testing.assert_close(found, expected)
+
+
+@CLASS
+def test_groups_have_their_own_settings(cls: type[LossAware]) -> None:
+    def ends(settings: list[dict[str, Any]], defaults: dict[str, Any]) -> list[Tensor]:
+        params = [Parameter(torch.ones(3, dtype=torch.float64)) for _ in settings]
+        optimizer = cls([{"params": [p], **one} for p, one in zip(params, settings)], **defaults)
+        for loss in LOSSES:
+            for p in params:
+                p.grad = torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64)
+            optimizer.step(loss=loss)
+        return [p.detach() for p in params]
+
+    own = [{}, {"lr": 1e-2}, {"weight_decay": 0.3}, {"eta": 0.25}]
+    together = ends(own, {"lr": 1e-3})
+    for i, one in enumerate(own):
+        alone = ends([{}] * i + [one], {"lr": 1e-3})  # at the same place, where its noise is the same
+        assert torch.equal(together[i], alone[i])
+    assert len({tuple(x.tolist()) for x in together}) == (3 if cls.rule.name == "plain" else 4)
+
+
+@CLASS
+@pytest.mark.parametrize("capturable", [False, True])
+def test_the_learning_rate_may_be_a_tensor(cls: type[LossAware], capturable: bool) -> None:
+    plain, _ = train(cls, {"lr": 0.01, "weight_decay": 0.1})
+    for shape in [(), (1,), (1, 1)]:
+        for path in [{"foreach": False}, *paths_of(cls)]:
+            lr = torch.full(shape, 0.01, dtype=torch.float64)
+            found, _ = train(cls, {"lr": lr, "weight_decay": 0.1, "capturable": capturable, **path})
+            # The fused kernel takes a tensor in single precision on a device.
+            close = 1e-9 if path.get("foreach") is None and capturable else 1e-12
+            torch.testing.assert_close(found, plain, rtol=close, atol=close)
+            assert lr.item() == 0.01
+
+
+@CLASS
+def test_complex_parameters_are_pairs_of_reals(cls: type[LossAware]) -> None:
+    for options in inputs_of(cls):
+        for path in [{"foreach": False}, {"foreach": True}, {}]:
+            generator = torch.Generator().manual_seed(3)
+            p = Parameter(torch.randn(4, dtype=torch.complex128, generator=generator))
+            real, imag = (Parameter(part.clone()) for part in torch.view_as_real(p.detach()).unbind(-1))
+            one, two = (cls(ps, **copy.deepcopy({**options, **path})) for ps in ([p], [real, imag]))
+            for t, loss in enumerate(LOSSES):
+                g = torch.randn(4, dtype=torch.complex128, generator=generator)
+                p.grad = g.conj() if t % 2 else g.conj().resolve_conj()  # conjugation may still be pending
+                real.grad, imag.grad = g.real.clone(), -g.imag
+                one.step(loss=loss)
+                two.step(loss=loss)
+            torch.testing.assert_close(torch.view_as_real(p.detach()), torch.stack([real, imag], -1).detach())
+
+
+@CLASS
+def test_no_gradient_and_zero_gradients_move_nothing(cls: type[LossAware]) -> None:
+    for options in inputs_of(cls):
+        for grad in (None, torch.zeros(3)):
+            p = Parameter(torch.tensor([1.0, -2.0, 3.0]))
+            optimizer = cls([p], **{**copy.deepcopy(options), "weight_decay": 0.0})
+            for loss in LOSSES:
+                p.grad = grad
+                optimizer.step(loss=loss)
+            assert torch.equal(p.detach(), torch.tensor([1.0, -2.0, 3.0])), options
+            assert (optimizer.state[p].get("step", 0) == 0) == (grad is None)
+
+
+@CLASS
+def test_gradients_and_losses_are_never_written_to(cls: type[LossAware]) -> None:
+    for options in inputs_of(cls):
+        for path in [{"foreach": False}, *paths_of(cls)]:
+            p = Parameter(torch.tensor([1.0, -2.0, 3.0]))
+            optimizer = cls([p], **copy.deepcopy({**options, **path}))
+            for loss in LOSSES:
+                p.grad = torch.tensor([0.5, 2.0, -1.0])
+                reading = torch.tensor(loss)
+                before, versions = p.grad.clone(), (p.grad._version, reading._version)
+                optimizer.step(loss=reading)
+                assert torch.equal(p.grad, before)
+                assert (p.grad._version, reading._version) == versions
+                assert reading.item() == pytest.approx(loss)
+
+
+@CLASS
+def test_step_hooks_fire_once_and_in_order(cls: type[LossAware]) -> None:
+    calls: list[str] = []
+    p = Parameter(torch.ones(2))
+    for optimizer in (cls([p]), cls([p])):  # the second finds the class already prepared
+        calls.clear()
+        handles = [
+            register_optimizer_step_pre_hook(lambda *_: calls.append("global pre")),
+            register_optimizer_step_post_hook(lambda *_: calls.append("global post")),
+            optimizer.register_step_pre_hook(lambda *_: calls.append("pre")),
+            optimizer.register_step_post_hook(lambda *_: calls.append("post")),
+        ]
+        p.grad = torch.ones(2)
+        optimizer.step(loss=1.0)
+        assert calls == ["global pre", "pre", "post", "global post"]
+        optimizer.step(lambda: calls.append("closure") or 1.0)
+        assert calls[4:] == ["global pre", "pre", "closure", "post", "global post"]
+        for handle in handles:
+            handle.remove()
+
+
+def test_a_pre_hook_may_replace_the_loss() -> None:
+    p = Parameter(torch.ones(2))
+    optimizer = OPTIMIZERS["AdamUCB"]([p])
+    optimizer.register_step_pre_hook(lambda _, args, kwargs: (args, {**kwargs, "loss": 7.0}))
+    p.grad = torch.ones(2)
+    optimizer.step(loss=1.0)
+    assert optimizer.confidence()[0]["mean"] == 7
+
+
+@CLASS
+def test_copies_go_on_as_the_original_does(cls: type[LossAware]) -> None:
+    for options in [{}, {"capturable": True}, {"weighting": "unit", "seed": 3, "eta": 0.2}]:
+        for clone in (copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))):
+            _, optimizer = train(cls, options, steps=4)
+            twin = clone(optimizer)
+            assert twin.rule == optimizer.rule
+            assert twin.defaults == optimizer.defaults
+            for one in (optimizer, twin):
+                for p in one.param_groups[0]["params"]:
+                    p.grad = torch.ones_like(p)
+                one.step(loss=1.7)
+            for p, q in zip(optimizer.param_groups[0]["params"], twin.param_groups[0]["params"]):
+                assert p is not q
+                assert torch.equal(p, q)
+            assert torch.equal(optimizer.param_groups[0]["seen"], twin.param_groups[0]["seen"])
+
+
+@CLASS
+def test_the_optimizer_can_be_printed(cls: type[LossAware]) -> None:
+    text = repr(cls([torch.zeros(1, requires_grad=True)], lr=0.25))
+    assert text.startswith(cls.__name__)
+    assert "lr: 0.25" in text
+
+
+@pytest.fixture(params=[torch.float64, torch.float16])
+def default_dtype(request: pytest.FixtureRequest) -> Iterator[torch.dtype]:
+    torch.set_default_dtype(request.param)
+    yield request.param
+    torch.set_default_dtype(torch.float32)
+
+
+@CLASS
+def test_the_default_dtype_does_not_matter(cls: type[LossAware], default_dtype: torch.dtype) -> None:
+    for options in ({}, {"capturable": True}, {"foreach": False}):
+        found, optimizer = train(cls, options, torch.float32)
+        torch.set_default_dtype(torch.float32)
+        expected, _ = train(cls, options, torch.float32)
+        torch.set_default_dtype(default_dtype)
+        assert all(map(torch.equal, found, expected))
+        assert optimizer.param_groups[0]["seen"].dtype == torch.float64
+
+
+def bytes_of(optimizer: torch.optim.Optimizer) -> int:
+    """What an optimizer keeps in memory, shared storage counted once."""
+    kept = [x for x in tree_leaves([optimizer.state, optimizer.param_groups]) if isinstance(x, Tensor)]
+    own = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    return sum({x.data_ptr(): x.nbytes for x in kept if id(x) not in own}.values())
+
+
+@pytest.mark.parametrize("options", [{}, {"capturable": True}])
+@pytest.mark.parametrize(("name", "plain"), [("AdamS", torch.optim.Adam), ("NAdamS", torch.optim.NAdam)])
+def test_memory_beyond_the_plain_optimizer_does_not_grow(
+    name: str, plain: type[torch.optim.Optimizer], options: dict[str, Any]
+) -> None:
+    def extra(count: int, size: int) -> int:
+        params = [Parameter(torch.ones(size)) for _ in range(count)]
+        for p in params:
+            p.grad = torch.ones_like(p)
+        one, other = OPTIMIZERS[name](params, **options), plain(params)
+        one.step(loss=1.0)
+        other.step()
+        return bytes_of(one) - bytes_of(other)
+
+    assert extra(1, 1000) <= 128
+    assert extra(50, 10) <= 128
+
+
+class Allocations(TorchDispatchMode):
+    """The largest tensor that an operation made."""
+
+    largest = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        given = {x.data_ptr() for x in tree_leaves([args, kwargs]) if isinstance(x, Tensor)}
+        for x in tree_leaves(out):
+            if isinstance(x, Tensor) and x.data_ptr() not in given:
+                self.largest = max(self.largest, x.numel())
+        return out
+
+
+@pytest.mark.parametrize("name", ["AdamS", "MomentumS"])
+@pytest.mark.parametrize("options", [{}, {"weight_decay": 0.1}, {"decoupled_weight_decay": True, "weight_decay": 0.1}])
+def test_the_fused_path_copies_no_gradient(name: str, options: dict[str, Any]) -> None:
+    p = Parameter(torch.ones(1000))
+    p.grad = torch.ones(1000)
+    optimizer = OPTIMIZERS[name]([p], **options)
+    optimizer.step(loss=1.0)
+    for loss in (2.0, 0.5, 1.0):
+        with Allocations() as seen:
+            optimizer.step(loss=loss)
+        assert seen.largest <= 8
