@@ -24,14 +24,14 @@ from surefoot.lab import Results, compare
 from surefoot.lab.experiments import prepare
 from surefoot.lab.run.pool import Event, RunRequest, in_workers
 from surefoot.lab.run.progress import LiveDisplay, PlainLines, Progress, duration
-from surefoot.lab.run.runner import _numbers
+from surefoot.lab.run.runner import without_timing
 from surefoot.lab.spec.task import Task
 
 MakeTask = Callable[..., Task]
 
 
 def numbers(found: Results) -> dict[tuple[str, int], list[dict[str, Any]]]:
-    return {(run.label, run.seed): [_numbers(row) for row in run.epochs] for run in found.runs}
+    return {(run.label, run.seed): [without_timing(row) for row in run.epochs] for run in found.runs}
 
 
 def test_all_contestants_with_all_seeds(tiny_task: MakeTask, tmp_path: Path) -> None:

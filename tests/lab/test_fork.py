@@ -12,8 +12,7 @@ from torch import Tensor
 
 from surefoot.lab import compare, fork, read_runs
 from surefoot.lab.fork import inherits
-from surefoot.lab.run.checkpoint import load_checkpoint
-from surefoot.lab.run.runner import _numbers
+from surefoot.lab.run.runner import load_checkpoint, without_timing
 from surefoot.lab.spec.contestant import Contestant
 from surefoot.lab.spec.task import Task
 from surefoot.lab.store import Run, StoreError
@@ -22,7 +21,7 @@ MakeTask = Callable[..., Task]
 
 
 def numbers(run: Run) -> list[dict[str, Any]]:
-    return [_numbers(row) for row in run.epochs]
+    return [without_timing(row) for row in run.epochs]
 
 
 @pytest.mark.parametrize("spec", ["adam", "adamucb:eta=0.1", "sgd:momentum=0.9"])

@@ -19,12 +19,10 @@ import torch
 
 from surefoot.lab.experiments import DEMO_OPTIMIZERS, Setup, collect, compute, prepare
 from surefoot.lab.results import Results
-from surefoot.lab.run.checkpoint import load_checkpoint
 from surefoot.lab.run.pool import Executor, RunRequest
 from surefoot.lab.run.progress import Progress
-from surefoot.lab.run.trainer import Trainer
 from surefoot.lab.spec.config import folder_of, run_key
-from surefoot.lab.spec.contestant import Contestant, accepted_options
+from surefoot.lab.spec.contestant import Contestant
 from surefoot.lab.spec.task import Task
 from surefoot.lab.store import StoreError, read_run
 
@@ -114,23 +112,6 @@ def inherits(base: Contestant, heir: Contestant) -> bool:
             return type(base.cls.engine) is type(heir.cls.engine)
         return issubclass(heir.cls, LossAwareAdam) and issubclass(base.cls, torch.optim.Adam)
     return issubclass(heir.cls, base.cls) or issubclass(base.cls, heir.cls)
-
-
-def load_start(trainer: Trainer, path: Path, config: Mapping[str, Any]) -> None:
-    """Put a trainer where its run forks: the baseline's weights and, where kept, the optimizer's state."""
-    saved = load_checkpoint(path, config["fork"]["base"])
-    if saved is None:
-        raise StoreError(f"{path}, the start of this fork, is missing; run the same fork command again to make it")
-    trainer.model.load_state_dict(saved["model"])
-    if config["fork"]["state"] == "kept":
-        state = saved["optimizer"]
-        own = accepted_options(type(trainer.optimizer))
-        # What was set stays the heir's own (lr, eta, ...); what was learned is the baseline's.
-        groups = [
-            {**group, **{name: value for name, value in mine.items() if name in own and name != "params"}}
-            for group, mine in zip(state["param_groups"], trainer.optimizer.state_dict()["param_groups"])
-        ]
-        trainer.optimizer.load_state_dict({**state, "param_groups": groups})
 
 
 def _check_alive(setup: Setup, starts: Mapping[int, Path], at: int) -> None:

@@ -18,9 +18,9 @@ import torch
 
 from surefoot.lab import compare, store
 from surefoot.lab.run import runner
-from surefoot.lab.run.checkpoint import load_checkpoint
 from surefoot.lab.run.pool import Event
 from surefoot.lab.run.progress import Progress
+from surefoot.lab.run.runner import load_checkpoint
 from surefoot.lab.spec.config import folder_of, make_config
 from surefoot.lab.spec.contestant import Contestant
 from surefoot.lab.spec.task import Task
@@ -50,7 +50,7 @@ def in_child(function: Callable[[], object]) -> int:
 
 
 def numbers(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [runner._numbers(row) for row in rows]
+    return [runner.without_timing(row) for row in rows]
 
 
 @pytest.mark.parametrize("pause", [0.0, 0.02, 2.0])

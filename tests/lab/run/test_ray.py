@@ -12,7 +12,7 @@ import pytest
 from surefoot.lab import compare
 from surefoot.lab.run.pool import Event, RunRequest, TaskSource
 from surefoot.lab.run.ray import _cause, make_executor, needs
-from surefoot.lab.run.runner import _numbers
+from surefoot.lab.run.runner import without_timing
 from surefoot.lab.store import Run
 
 pytest.importorskip("ray", reason="Ray is not installed; pip install 'surefoot[ray]'")
@@ -65,7 +65,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
 
 
 def numbers(run: Run) -> list[dict[str, Any]]:
-    return [_numbers(row) for row in run.epochs]
+    return [without_timing(row) for row in run.epochs]
 
 
 def add_node(cluster: Any) -> Any:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import io
+import pickle
 import time
 import traceback
+import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from surefoot.lab.run.checkpoint import load_checkpoint, save_checkpoint
-from surefoot.lab.run.trainer import Trainer, pinned_arithmetic, unlisted
-from surefoot.lab.spec.contestant import Contestant
+import torch
+
+from surefoot.lab.run.trainer import Trainer, lists_to_tuples, pinned_arithmetic
+from surefoot.lab.spec.contestant import Contestant, accepted_options
 from surefoot.lab.spec.user_code import FAULTS
 from surefoot.lab.store import (
     Busy,
@@ -85,7 +89,7 @@ def run(
 def contestant_of(config: Mapping[str, Any]) -> Contestant:
     """The contestant that a configuration describes."""
     optimizer = config["optimizer"]
-    options = {name: unlisted(value) for name, value in optimizer["kwargs"].items()}
+    options = {name: lists_to_tuples(value) for name, value in optimizer["kwargs"].items()}
     return Contestant(
         optimizer["label"], optimizer["class"], options, spec=optimizer["spec"], schedule=optimizer.get("schedule")
     )
@@ -135,8 +139,6 @@ def _restore(trainer: Trainer, folder: Path, config: Mapping[str, Any], log: Met
             log.append(saved["row"])
         return int(saved["epoch"])
     if start is not None:
-        from surefoot.lab.fork import load_start
-
         load_start(trainer, start, config)
     return int(first)
 
@@ -177,11 +179,68 @@ def _compute(
 def _recorded(log: MetricsLog, row: dict[str, Any]) -> dict[str, Any] | None:
     """The line of an epoch that was trained again after a kill; forgotten when the numbers are other ones here."""
     recorded = next((old for old in reversed(log.rows) if old["epoch"] == row["epoch"]), None)
-    if recorded is not None and _numbers(recorded) != _numbers(row):
+    if recorded is not None and without_timing(recorded) != without_timing(row):
         log.cut(row["epoch"])
         return None
     return recorded
 
 
-def _numbers(row: Mapping[str, Any]) -> dict[str, Any]:
+def without_timing(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of an epoch's row that is the same on every machine."""
     return {name: value for name, value in row.items() if name not in ("seconds", "jobs")}
+
+
+def load_start(trainer: Trainer, path: Path, config: Mapping[str, Any]) -> None:
+    """Put a trainer where its run forks: the baseline's weights and, where kept, the optimizer's state."""
+    saved = load_checkpoint(path, config["fork"]["base"])
+    if saved is None:
+        raise StoreError(f"{path}, the start of this fork, is missing; run the same fork command again to make it")
+    trainer.model.load_state_dict(saved["model"])
+    if config["fork"]["state"] == "kept":
+        state = saved["optimizer"]
+        options = accepted_options(type(trainer.optimizer))
+        # Options (lr, eta, ...) stay those of this run; the optimizer's state is the baseline's.
+        groups = [
+            {**group, **{name: value for name, value in mine.items() if name in options and name != "params"}}
+            for group, mine in zip(state["param_groups"], trainer.optimizer.state_dict()["param_groups"])
+        ]
+        trainer.optimizer.load_state_dict({**state, "param_groups": groups})
+
+
+def save_checkpoint(path: Path, content: dict[str, Any]) -> bool:
+    """Write a checkpoint; False, and no file, when its content could not be loaded again without pickle."""
+    buffer = io.BytesIO()
+    try:
+        torch.save(content, buffer)
+    except (pickle.PicklingError, AttributeError, TypeError):  # such as a lambda among an optimizer's options
+        return False
+    if not path.exists():  # the first of a run shows whether this optimizer's state is plain data
+        buffer.seek(0)
+        try:
+            torch.load(buffer, weights_only=True)
+        except pickle.UnpicklingError:
+            return False
+    write_atomic(path, buffer.getvalue())
+    return True
+
+
+def load_checkpoint(path: Path, key: str) -> dict[str, Any] | None:
+    """Read the checkpoint of the run with this key; None when there is none, StoreError when damaged."""
+    if not path.exists():
+        return None
+    try:
+        with zipfile.ZipFile(path) as archive:
+            damaged = archive.testzip()  # torch.load does not compare the checksums
+        if damaged is not None:
+            raise ValueError(f"wrong checksum of {damaged}")
+        content = torch.load(path, map_location="cpu", weights_only=True)
+        if content["key"] != key:
+            raise ValueError(f"it belongs to the run {content['key'][:8]}")
+    except (OSError, RuntimeError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile,
+            pickle.UnpicklingError) as error:  # fmt: skip
+        reason = str(error).strip().splitlines() or [repr(error)]
+        raise StoreError(
+            f"{path} is damaged ({reason[0][:120]}); nothing was changed. Delete this file and run the same "
+            "command again: the run is computed anew and checked against the epochs recorded so far"
+        ) from error
+    return content

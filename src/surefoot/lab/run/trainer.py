@@ -39,7 +39,7 @@ class Trainer:
         torch.manual_seed(self.seed)
         self.model = task.fresh_model().to(self.device)
         self.params = [p for p in self.model.parameters() if p.requires_grad]
-        options = {name: unlisted(value) for name, value in config["optimizer"]["kwargs"].items()}
+        options = {name: lists_to_tuples(value) for name, value in config["optimizer"]["kwargs"].items()}
         options.update(contestant.kwargs)  # values that JSON cannot hold, such as functions
         self.optimizer = contestant.build(self.params, seed=self.seed, **options)
         self.schedule = contestant.schedule
@@ -250,6 +250,6 @@ def _stepper(optimizer: torch.optim.Optimizer) -> Callable[[Callable[[], Tensor]
     return plain
 
 
-def unlisted(value: Any) -> Any:
+def lists_to_tuples(value: Any) -> Any:
     """A value as it was before JSON made lists of its tuples."""
-    return tuple(unlisted(item) for item in value) if isinstance(value, list) else value
+    return tuple(lists_to_tuples(item) for item in value) if isinstance(value, list) else value
