@@ -104,7 +104,7 @@ class Results:
         drawn = []
         for field in self.table(metrics=[metric]).fields:
             _, axes = pyplot.subplots(layout="constrained")
-            for entry in field.entries:
+            for entry in field.contestants:
                 epochs, mean, std = _curve(entry.runs, metric)
                 [line] = axes.plot(epochs, mean, label=f"{entry.label} (n={len(entry.runs)})")
                 if band:

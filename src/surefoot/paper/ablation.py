@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch.optim.optimizer import ParamsT
 
-from surefoot.lab.analyse.groups import standing
+from surefoot.lab.analyse.groups import preferred
 from surefoot.lab.spec.code import RECORDED_AS
 from surefoot.lab.spec.task import PAPER_WEIGHT_DECAY
 from surefoot.lab.store import Run
@@ -219,11 +219,11 @@ def rates_run(runs: Sequence[Run], one: Configuration) -> tuple[int, dict[str, d
 
 def _one_per_seed(runs: Sequence[Run]) -> list[Run]:
     """The run of each seed (and length, with a schedule) that counts."""
-    found: dict[tuple[int, int], Run] = {}
-    for run in sorted(runs, key=standing):
+    by_length: dict[int, list[Run]] = {}
+    for run in runs:
         length = run.config["epochs"] if run.config["optimizer"].get("schedule") else 0
-        found[length, run.seed] = run
-    return [found[place] for place in sorted(found)]
+        by_length.setdefault(length, []).append(run)
+    return [run for length in sorted(by_length) for run in preferred(by_length[length]).values()]
 
 
 def _is_on(run: Run, one: Configuration, subset: int | None) -> bool:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from surefoot._extras import require
-from surefoot.lab.analyse.groups import fields_of, standing, value_at
+from surefoot.lab.analyse.groups import group_runs, preferred, value_at
 from surefoot.lab.analyse.stats import LEVEL, MeanStd, mean_std
 from surefoot.lab.spec.task import PAPER_WEIGHT_DECAY
 from surefoot.lab.store import Run
@@ -71,13 +71,12 @@ class Replication:
 
     def __init__(self, runs: Sequence[Run]) -> None:
         self.runs = list(runs)
-        self.places: dict[Place, dict[int, Run]] = {}
+        placed: dict[Place, list[Run]] = {}
         for run in self.runs:
             place = place_of(run.config)
             if place is not None:
-                seeds = self.places.setdefault(place, {})
-                if run.seed not in seeds or standing(run) > standing(seeds[run.seed]):
-                    seeds[run.seed] = run
+                placed.setdefault(place, []).append(run)
+        self.places = {place: preferred(runs) for place, runs in placed.items()}
 
     def of(self, configuration: Configuration, optimizer: str, variant: str = "default") -> dict[int, Run]:
         """The runs, by seed, of an optimizer at the published eta."""
@@ -206,7 +205,7 @@ def curves_csv(runs: Sequence[Run]) -> str:
     writer = csv.DictWriter(out, head, lineterminator="\n")
     writer.writeheader()
     ended = [run for run in runs if run.finished or run.diverged]
-    for group in (entry.runs for each in fields_of(ended) for entry in each.entries):
+    for group in (entry.runs for each in group_runs(ended) for entry in each.contestants):
         config = group[0].config
         settings = config["task"]["settings"]
         line = {"task": group[0].task, "batch_size": config["task"]["batch_size"], "optimizer": group[0].label}

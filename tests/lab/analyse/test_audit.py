@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from surefoot.lab.analyse.audit import CODES, check, sweeps
-from surefoot.lab.analyse.groups import fields_of
+from surefoot.lab.analyse.groups import group_runs
 
 
 def codes(runs, **options):
@@ -107,7 +107,7 @@ def test_best_of_a_reported_sweep_on_its_edge(run, field):
     found = {finding.code: finding.sentence for finding in check(runs(edge))}
     assert found.keys() == {"unequal-chances", "edge-of-sweep"}
     assert "the best eta shown for AdamS, 0.01, is the edge of what was tried (0.01 to 1)" in found["edge-of-sweep"]
-    ((name, entries),) = sweeps(fields_of(runs(inside))[0])
+    ((name, entries),) = sweeps(group_runs(runs(inside))[0])
     assert (name, [value for value, _ in entries]) == ("eta", [0.01, 0.1, 1.0])
 
 

@@ -13,7 +13,7 @@ import torch
 
 from surefoot.lab import Results, compare, fork
 from surefoot.lab.analyse.audit import check
-from surefoot.lab.analyse.groups import Field, fields_of
+from surefoot.lab.analyse.groups import TaskGroup, group_runs
 from surefoot.lab.report.origin import _commands, again
 from surefoot.lab.spec.contestant import Contestant, parse_all
 from surefoot.lab.spec.task import Task
@@ -23,15 +23,15 @@ MakeTask = Callable[..., Task]
 MakeRun = Callable[..., Run]
 
 
-def labels(each: Field) -> dict[str, list[int]]:
-    return {entry.label: [run.seed for run in entry.runs] for entry in each.entries}
+def labels(each: TaskGroup) -> dict[str, list[int]]:
+    return {entry.label: [run.seed for run in entry.runs] for entry in each.contestants}
 
 
 def test_forks_that_keep_and_forks_that_start_fresh_are_two_contestants(tiny_task: MakeTask, tmp_path: Path) -> None:
     options: dict[str, Any] = {"at": 1, "seeds": 3, "epochs": 1, "out": tmp_path, "progress": False}
     for state in ("fresh", "keep"):
         fork(tiny_task(), ["adam", "adamw", "sgd"], state=state, **options)
-    [each] = fields_of(read_runs(tmp_path))
+    [each] = group_runs(read_runs(tmp_path))
     names = ["Adam state=fresh", "Adam state=kept", "AdamW state=fresh", "AdamW state=kept", "SGD"]
     assert labels(each) == {name: [0, 1, 2] for name in names}
     kept, fresh = map(shlex.split, _commands(each))
@@ -45,7 +45,7 @@ def test_forks_of_two_baselines_are_two_races(tiny_task: MakeTask, tmp_path: Pat
     options: dict[str, Any] = {"at": 1, "seeds": 2, "epochs": 1, "out": tmp_path, "progress": False}
     for lr in (0.001, 0.01):  # the label of both is Adam
         fork(tiny_task(), ["adam", "sgd:lr=0.1"], lr=lr, **options)
-    fields = fields_of(read_runs(tmp_path))
+    fields = group_runs(read_runs(tmp_path))
     assert [labels(each) for each in fields] == [{"Adam": [0, 1], "SGD lr=0.1": [0, 1]}] * 2
     assert len({each.name for each in fields}) == 2
 
@@ -54,7 +54,7 @@ def test_a_schedule_of_another_length_is_another_contestant(tiny_task: MakeTask,
     options: dict[str, Any] = {"out": tmp_path, "progress": False}
     compare(tiny_task(), ["adam:schedule=cosine"], seeds=3, epochs=1, **options)
     compare(tiny_task(), ["adam:schedule=cosine"], seeds=1, epochs=2, **options)
-    [each] = fields_of(read_runs(tmp_path))
+    [each] = group_runs(read_runs(tmp_path))
     assert sorted(labels(each).items()) == [
         ("Adam schedule=cosine epochs=1", [0, 1, 2]), ("Adam schedule=cosine epochs=2", [0]),
     ]  # fmt: skip
@@ -66,14 +66,14 @@ def test_another_label_is_the_same_contestant(tiny_task: MakeTask, tmp_path: Pat
     options: dict[str, Any] = {"epochs": 1, "out": tmp_path, "progress": False}
     compare(tiny_task(), ["adam", "adams"], seeds=2, **options)
     compare(tiny_task(), ["adam:lr=0.001", "adams"], seeds=4, **options)
-    [each] = fields_of(read_runs(tmp_path))
+    [each] = group_runs(read_runs(tmp_path))
     assert sorted(labels(each).values()) == [[0, 1, 2, 3]] * 2
     assert "dropped-runs" not in {finding.code for finding in check(read_runs(tmp_path))}
 
 
 def test_whole_numbers_are_numbers(run: MakeRun) -> None:
     runs = [run("Adam", 0, kwargs={"lr": 1}), run("Adam", 1, kwargs={"lr": 1.0})]
-    [each] = fields_of(runs)
+    [each] = group_runs(runs)
     assert labels(each) == {"Adam": [0, 1]}
 
 
@@ -105,7 +105,7 @@ def test_commands_say_the_very_seeds_subset_and_rates(run: MakeRun) -> None:
         for lr in (1e-3, 1e-2)
         for seed in (0, 2, 5, 6)
     ]
-    [each] = fields_of(runs)
+    [each] = group_runs(runs)
     commands = [shlex.split(line) for line in _commands(each)]
     seeds = []
     for words in commands:
@@ -124,10 +124,10 @@ def test_no_two_contestants_have_one_label(run: MakeRun) -> None:
     runs = [run(label, 0, kwargs={"lr": lr, "weight_decay": decay}) for label, lr, decay in options]
     for one in runs:
         one.config["optimizer"]["code"] = ""
-    [each] = fields_of(runs)
+    [each] = group_runs(runs)
     assert list(labels(each)) == ["Adam lr=0.001", "Adam lr=0.1 weight_decay=0.0001", "Adam lr=0.1 weight_decay=0.0"]
     same = [run("Adam", 0, kwargs={"lr": 0.1}, optimizer=f"mine.{name}") for name in ("A", "B")]
-    [each] = fields_of(same)
+    [each] = group_runs(same)
     assert list(labels(each)) == ["Adam #1", "Adam #2"]
 
 
@@ -138,11 +138,11 @@ def test_commands_name_classes_that_were_given_as_such(tiny_task: MakeTask, tmp_
     given = Contestant.create("my own", torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "schedule": "cosine"})
     options: dict[str, Any] = {"seeds": 1, "epochs": 1, "progress": False}
     found = compare("digits-lr", ["adam", given], out=tmp_path / "one", **options)
-    [command] = _commands(fields_of(found.runs)[0])
+    [command] = _commands(group_runs(found.runs)[0])
     words = shlex.split(command)
     specs = [after for word, after in itertools.pairwise(words) if word == "-o"]
     assert specs == ["adam", "torch.optim.SGD:lr=0.1,momentum=0.9,schedule=cosine"]
     assert Contestant.parse(specs[1]).kwargs == given.kwargs
-    assert "of your own is named by its file" not in again(fields_of(found.runs))
+    assert "of your own is named by its file" not in again(group_runs(found.runs))
     local = compare("digits-lr", ["adam", Mine], out=tmp_path / "two", **options)
-    assert "of your own is named by its file" in again(fields_of(local.runs))
+    assert "of your own is named by its file" in again(group_runs(local.runs))

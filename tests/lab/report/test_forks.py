@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from surefoot.lab.analyse.comparison import summarise
-from surefoot.lab.analyse.groups import fields_of
+from surefoot.lab.analyse.groups import group_runs
 from surefoot.lab.report import write_report
 from surefoot.lab.report.curves import curve_data
 from surefoot.lab.report.figures import race
@@ -39,7 +39,7 @@ def forked(run):
 
 
 def test_a_fork_is_drawn_at_its_own_epochs(forked):
-    fields = fields_of(forked())
+    fields = group_runs(forked())
     (data,) = curve_data(fields, [METRIC], {"Adam": 0, "AdamS": 1})
     assert data.epochs == [3, 4]
     assert [entry["step"] for entry in data.entries] == [[36, 48]] * 2
@@ -52,12 +52,12 @@ def test_a_fork_is_drawn_at_its_own_epochs(forked):
 def test_what_a_run_did_not_record_is_missing_at_its_own_place(run):
     long, short = run("Adam", 0, epochs=6), run("Adam", 1, epochs=6, done=3)
     late = Run(Path("nowhere"), {**long.config, "seed": 2}, long.epochs[4:])
-    (data,) = curve_data(fields_of([long, short, late]), [METRIC], {"Adam": 0})
+    (data,) = curve_data(group_runs([long, short, late]), [METRIC], {"Adam": 0})
     assert data.epochs == [1, 2, 3, 4, 5, 6]
     found = [[value is not None for value in curve] for curve in data.entries[0]["values"][METRIC]]
     assert found == [[True] * 6, [True] * 3 + [False] * 3, [False] * 4 + [True] * 2]
     assert [len(seconds) for seconds in data.entries[0]["seconds"]] == [6, 6, 6]
-    (thin,) = curve_data(fields_of([late]), [METRIC], {"Adam": 0}, budget=1)
+    (thin,) = curve_data(group_runs([late]), [METRIC], {"Adam": 0}, budget=1)
     assert thin.epochs == [5, 6]
     assert json.loads(data.json())["epochs"] == data.epochs
 
@@ -80,17 +80,17 @@ def test_a_run_that_ended_early_does_not_move_the_others(run):
     lost = run("Adam", 2, epochs=4)
     cut = {**lost.epochs[2], "diverged": True, "step": 25}
     lost = Run(lost.folder, lost.config, [*lost.epochs[:2], cut])
-    (data,) = curve_data(fields_of([*runs, lost]), [METRIC], {"Adam": 0})
+    (data,) = curve_data(group_runs([*runs, lost]), [METRIC], {"Adam": 0})
     assert data.entries[0]["step"] == [12, 24, 36, 48]
-    (alone,) = curve_data(fields_of([lost]), [METRIC], {"Adam": 0})
+    (alone,) = curve_data(group_runs([lost]), [METRIC], {"Adam": 0})
     assert alone.entries[0]["step"] == [12, 24, 25]
 
 
 def test_the_command_of_a_fork(forked):
     line = "surefoot fork digits-lr --at 2 -o adam -o adams --seeds 2 --epochs 2 --batch-size 128"
-    assert line in again(fields_of(forked()))
-    assert "fork digits-lr --at 2 --state keep -o adam" in again(fields_of(forked(kept=True)))
-    assert "surefoot fork digits-lr --at 0 " in again(fields_of(forked(at=0)))
+    assert line in again(group_runs(forked()))
+    assert "fork digits-lr --at 2 --state keep -o adam" in again(group_runs(forked(kept=True)))
+    assert "surefoot fork digits-lr --at 0 " in again(group_runs(forked(at=0)))
 
 
 def test_the_command_names_the_folder_and_the_file(run):
@@ -99,17 +99,17 @@ def test_the_command_names_the_folder_and_the_file(run):
     def html(**task: Any) -> str:
         key = "abcdef0123456789"
         folder = Path("my runs/odd/adam-s0-abcdef01")
-        return again(fields_of([run("Adam", 0, task={**own, **task}, folder=folder, key=key, device="cuda")]))
+        return again(group_runs([run("Adam", 0, task={**own, **task}, folder=folder, key=key, device="cuda")]))
 
     assert "--device cuda --out &#x27;my runs&#x27;" in html()
     assert "surefoot compare odd " in html()
     assert "write that in its place" in html()
     tasks = [{**own, "name": name} for name in ("odd", "mnist-mlp")]
     decayed = [run("Adam", 0, task=task, kwargs={"weight_decay": 1e-4}) for task in tasks]
-    assert ["--weight-decay 0.0001" in again(fields_of([one])) for one in decayed] == [True, False]
+    assert ["--weight-decay 0.0001" in again(group_runs([one])) for one in decayed] == [True, False]
     assert "surefoot compare tasks/odd.py:make " in html(spec="tasks/odd.py:make")
     assert "write that in its place" not in html(spec="tasks/odd.py:make")
-    assert "--out" not in again(fields_of([run("Adam", 0)]))  # runs from an archive lie in no such folder
+    assert "--out" not in again(group_runs([run("Adam", 0)]))  # runs from an archive lie in no such folder
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import subprocess
 import pytest
 
 from surefoot.lab.analyse.audit import Finding
-from surefoot.lab.analyse.groups import fields_of
+from surefoot.lab.analyse.groups import group_runs
 from surefoot.lab.report import Figure, Section, write_page, write_report
 from surefoot.lab.report.curves import MOST_SHOWN, curve_data
 from surefoot.lab.report.page import DASHES, style_of
@@ -310,7 +310,7 @@ def test_lines_differ_in_colour_or_dash():
 
 
 def test_curves_keep_to_their_budget(field):
-    fields = fields_of(field({"Adam": 0.0, "AdamS": 0.01}, seeds=4, epochs=100))
+    fields = group_runs(field({"Adam": 0.0, "AdamS": 0.01}, seeds=4, epochs=100))
     series = {"Adam": 0, "AdamS": 1}
     (full,) = curve_data(fields, ["valid_loss"], series)
     assert (full.every, full.epochs) == (1, list(range(1, 101)))
@@ -370,13 +370,13 @@ def test_the_command_gives_the_runs_again(field, run):
 
     small = {"name": "mnist-mlp batch_size=16", "batch_size": 16, "data": "d", "settings": {"dropout": True}}
     runs = [run("Adam", seed, task=small, kwargs={"lr": 0.01}, epochs=9, threads=2) for seed in (5, 6)]
-    html = again(fields_of(runs))
+    html = again(group_runs(runs))
     expected = (
         "surefoot compare mnist-mlp -o adam --seeds 2 --first-seed 5 --epochs 9 --batch-size 16 --dropout "
         "--lr 0.01 --threads 2"
     )
     assert expected in html
-    assert "make &lt;this&gt;" in again(fields_of(runs), "make <this>")
+    assert "make &lt;this&gt;" in again(group_runs(runs), "make <this>")
 
 
 def test_the_page_needs_no_network(field, tmp_path):

@@ -8,7 +8,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from surefoot.lab.analyse.groups import Entry, Field, fields_of, grows, recorded_metrics, value_at
+from surefoot.lab.analyse.groups import (
+    ContestantRuns,
+    TaskGroup,
+    group_runs,
+    higher_is_better,
+    recorded_metrics,
+    value_at,
+)
 from surefoot.lab.analyse.stats import fewest_seeds, mean_std, smallest_exact_p
 from surefoot.lab.analyse.verdicts import count
 
@@ -44,7 +51,7 @@ def check(runs: Sequence[Run], baseline: str | None = None) -> list[Finding]:
     >>> check([])
     [Finding(code='no-runs', severity='error', sentence='There is no run to report.')]
     """
-    fields = fields_of(runs, baseline)
+    fields = group_runs(runs, baseline)
     if not fields:
         return [Finding("no-runs", "error", "There is no run to report.")]
     findings: list[Finding] = []
@@ -56,7 +63,7 @@ def check(runs: Sequence[Run], baseline: str | None = None) -> list[Finding]:
     return sorted(findings, key=lambda finding: order[finding.severity])
 
 
-def _budgets(each: Field, tuning: list[Run]) -> Iterable[Finding]:
+def _budgets(each: TaskGroup, tuning: list[Run]) -> Iterable[Finding]:
     epochs = _values_by_entry(each, lambda run: run.config.get("epochs"))
     if _differ(epochs):
         yield Finding("unequal-epochs", "error", f"{each.name}: unequal budgets, {_list(epochs, 'epochs')}.")
@@ -68,10 +75,10 @@ def _budgets(each: Field, tuning: list[Run]) -> Iterable[Finding]:
         yield Finding("unequal-steps", "error", f"{each.name}: unequal budgets, {_list(steps, 'steps per epoch')}.")
 
 
-def _tuning_budgets(each: Field, tuning: list[Run]) -> Iterable[Finding]:
+def _tuning_budgets(each: TaskGroup, tuning: list[Run]) -> Iterable[Finding]:
     if not tuning:
         return
-    tried: dict[str, set[str]] = {_class(entry): set() for entry in each.entries}
+    tried: dict[str, set[str]] = {_class(entry): set() for entry in each.contestants}
     for run in tuning:
         optimizer = run.config["optimizer"]
         if optimizer.get("class") in tried:
@@ -86,7 +93,7 @@ def _tuning_budgets(each: Field, tuning: list[Run]) -> Iterable[Finding]:
         )
 
 
-def _tuned_on_reported_seeds(each: Field, tuning: list[Run]) -> Iterable[Finding]:
+def _tuned_on_reported_seeds(each: TaskGroup, tuning: list[Run]) -> Iterable[Finding]:
     overlap = sorted({run.seed for run in tuning} & {run.seed for run in each.runs})
     if overlap:
         yield Finding(
@@ -97,10 +104,10 @@ def _tuned_on_reported_seeds(each: Field, tuning: list[Run]) -> Iterable[Finding
         )
 
 
-def _grid_edges(each: Field, tuning: list[Run]) -> Iterable[Finding]:
+def _grid_edges(each: TaskGroup, tuning: list[Run]) -> Iterable[Finding]:
     """An optimum on the edge of what was tried may lie beyond it."""
     metric = (recorded_metrics([each]) or ["valid_loss"])[0]
-    for entry in each.entries:
+    for entry in each.contestants:
         tuned = [run for run in tuning if run.config["optimizer"].get("class") == _class(entry)]
         chosen = entry.optimizer.get("kwargs") or {}
         for name, values in _grid(run.config["optimizer"].get("kwargs") or {} for run in tuned).items():
@@ -116,7 +123,7 @@ def _grid_edges(each: Field, tuning: list[Run]) -> Iterable[Finding]:
         known = [score for score in scores if score is not None]
         if len(known) < 3:
             continue
-        best = max(known) if grows(metric, each.task) else min(known)
+        best = max(known) if higher_is_better(metric, each.task) else min(known)
         if scores.index(best) in (0, len(scores) - 1):
             value, entry = entries[scores.index(best)]
             yield Finding(
@@ -127,11 +134,11 @@ def _grid_edges(each: Field, tuning: list[Run]) -> Iterable[Finding]:
             )
 
 
-def _chances(each: Field, tuning: list[Run]) -> Iterable[Finding]:
+def _chances(each: TaskGroup, tuning: list[Run]) -> Iterable[Finding]:
     settings: dict[str, int] = defaultdict(int)
-    for entry in each.entries:
+    for entry in each.contestants:
         settings[_short(entry)] += 1
-    if len(each.entries) > 2 and len(set(settings.values())) > 1:
+    if len(each.contestants) > 2 and len(set(settings.values())) > 1:
         most = max(settings, key=lambda name: settings[name])
         least = min(settings, key=lambda name: settings[name])
         yield Finding(
@@ -142,10 +149,10 @@ def _chances(each: Field, tuning: list[Run]) -> Iterable[Finding]:
         )
 
 
-def _few_seeds(each: Field, tuning: list[Run]) -> Iterable[Finding]:
-    if len(each.entries) < 2:
+def _few_seeds(each: TaskGroup, tuning: list[Run]) -> Iterable[Finding]:
+    if len(each.contestants) < 2:
         return
-    base, *others = ({run.seed for run in entry.runs if not run.diverged} for entry in each.entries)
+    base, *others = ({run.seed for run in entry.runs if not run.diverged} for entry in each.contestants)
     fewest = min(len(base & seeds) for seeds in others)
     if fewest < fewest_seeds():
         yield Finding(
@@ -156,7 +163,7 @@ def _few_seeds(each: Field, tuning: list[Run]) -> Iterable[Finding]:
         )
 
 
-def _timings(each: Field, tuning: list[Run]) -> Iterable[Finding]:
+def _timings(each: TaskGroup, tuning: list[Run]) -> Iterable[Finding]:
     jobs = {record.get("jobs") or 1 for run in each.runs for record in run.epochs}
     if jobs and max(jobs) > 1:
         yield Finding(
@@ -167,9 +174,9 @@ def _timings(each: Field, tuning: list[Run]) -> Iterable[Finding]:
         )
 
 
-def _dropped(each: Field, tuning: list[Run]) -> Iterable[Finding]:
+def _dropped(each: TaskGroup, tuning: list[Run]) -> Iterable[Finding]:
     seeds = sorted({run.seed for run in each.runs})
-    for entry in each.entries:
+    for entry in each.contestants:
         if entry.failed:
             failed = _seeds([run.seed for run in entry.failed])
             yield Finding("failed-runs", "error", f"{each.name}: {entry.label} failed with an error on {failed}.")
@@ -192,14 +199,14 @@ def _dropped(each: Field, tuning: list[Run]) -> Iterable[Finding]:
             yield Finding("diverged-runs", "note", f"{each.name}: {entry.label} diverged on {lost}.")
 
 
-def _missing_values(each: Field, tuning: list[Run]) -> Iterable[Finding]:
+def _missing_values(each: TaskGroup, tuning: list[Run]) -> Iterable[Finding]:
     """A metric that is not a number leaves its seed out of the pairs, as a divergence does, but says nothing."""
-    ended = [(entry, run) for entry in each.entries for run in entry.runs if run.finished and not run.diverged]
+    ended = [(entry, run) for entry in each.contestants for run in entry.runs if run.finished and not run.diverged]
     for metric in recorded_metrics([each]):
         without = [(entry, run) for entry, run in ended if value_at(run, metric) is None]
         if len(without) == len(ended):
             continue  # nobody has it
-        for entry in each.entries:
+        for entry in each.contestants:
             seeds = [run.seed for owner, run in without if owner is entry]
             if seeds:
                 yield Finding(
@@ -210,7 +217,7 @@ def _missing_values(each: Field, tuning: list[Run]) -> Iterable[Finding]:
                 )
 
 
-def _mixtures(each: Field, tuning: list[Run]) -> Iterable[Finding]:
+def _mixtures(each: TaskGroup, tuning: list[Run]) -> Iterable[Finding]:
     """Runs of one comparison should differ in the optimizer and the seed alone."""
 
     def provenance(run: Run, name: str) -> Any:
@@ -230,21 +237,21 @@ def _mixtures(each: Field, tuning: list[Run]) -> Iterable[Finding]:
             yield Finding(code, severity, f"{each.name}: runs of different {what} are mixed: {_some(values)}.")
 
 
-_CHECKS: list[Callable[[Field, list[Run]], Iterable[Finding]]] = [
+_CHECKS: list[Callable[[TaskGroup, list[Run]], Iterable[Finding]]] = [
     _budgets, _tuning_budgets, _tuned_on_reported_seeds, _grid_edges, _chances, _few_seeds, _timings,
     _dropped, _missing_values, _mixtures,
 ]  # fmt: skip
 
 
-def sweeps(each: Field) -> list[tuple[str, list[tuple[float, Entry]]]]:
+def sweeps(each: TaskGroup) -> list[tuple[str, list[tuple[float, ContestantRuns]]]]:
     """Contestants that differ in eta or lr alone: the name of the option, and (value, entry) in its order.
 
     Only sweeps of at least three values count.
     """
     found = []
     for name in ("eta", "lr"):
-        groups: dict[str, list[tuple[float, Entry]]] = defaultdict(list)
-        for entry in each.entries:
+        groups: dict[str, list[tuple[float, ContestantRuns]]] = defaultdict(list)
+        for entry in each.contestants:
             kwargs = entry.optimizer.get("kwargs") or {}
             value = kwargs.get(name)
             if isinstance(value, (int, float)) and not isinstance(value, bool):
@@ -267,8 +274,8 @@ def _grid(settings: Iterable[dict[str, Any]]) -> dict[str, list[float]]:
     return {name: sorted(values) for name, values in tried.items() if len(values) > 1}
 
 
-def _values_by_entry(each: Field, read: Callable[[Run], Any]) -> dict[str, set[Any]]:
-    return {entry.label: {read(run) for run in entry.runs} - {None} for entry in each.entries}
+def _values_by_entry(each: TaskGroup, read: Callable[[Run], Any]) -> dict[str, set[Any]]:
+    return {entry.label: {read(run) for run in entry.runs} - {None} for entry in each.contestants}
 
 
 def _differ(values: dict[str, set[Any]]) -> bool:
@@ -287,14 +294,14 @@ def _seeds(seeds: Sequence[int]) -> str:
     return ("seed " if len(seeds) == 1 else "seeds ") + _some([str(seed) for seed in sorted(seeds)], 12)
 
 
-def _class(entry: Entry) -> str:
+def _class(entry: ContestantRuns) -> str:
     return str(entry.optimizer.get("class", entry.label))
 
 
-def _short(entry: Entry) -> str:
+def _short(entry: ContestantRuns) -> str:
     return _class(entry).rpartition(".")[2].rpartition(":")[2]
 
 
-def _mean(entry: Entry, metric: str) -> float | None:
+def _mean(entry: ContestantRuns, metric: str) -> float | None:
     values = [value for run in entry.runs if (value := value_at(run, metric)) is not None]
     return mean_std(values).mean if values else None

@@ -8,7 +8,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from surefoot.lab.analyse import stats, verdicts
-from surefoot.lab.analyse.groups import Entry, Field, fields_of, grows, recorded_metrics, value_at
+from surefoot.lab.analyse.groups import (
+    ContestantRuns,
+    TaskGroup,
+    group_runs,
+    higher_is_better,
+    recorded_metrics,
+    value_at,
+)
 from surefoot.lab.store import last_epoch
 
 if TYPE_CHECKING:
@@ -63,7 +70,7 @@ class Row:
 class Summary:
     """The rows of every metric and task, and the fields they came from."""
 
-    fields: tuple[Field, ...]
+    fields: tuple[TaskGroup, ...]
     rows: tuple[Row, ...]
     metrics: tuple[str, ...]
 
@@ -101,7 +108,7 @@ def summarise(
     >>> summarise([]).rows
     ()
     """
-    fields = fields_of(runs, baseline)
+    fields = group_runs(runs, baseline)
     recorded = recorded_metrics(fields)
     chosen = list(metrics) if metrics else recorded
     for metric in chosen:
@@ -132,15 +139,15 @@ def time_to_target(run: Run, metric: str, target: float, higher: bool) -> tuple[
 
 
 def _compare(
-    each: Field, metric: str, target: float | None, epoch: int | None
+    each: TaskGroup, metric: str, target: float | None, epoch: int | None
 ) -> list[tuple[Row, stats.Paired | None, verdicts.Side]]:
-    higher = grows(metric, each.task)
+    higher = higher_is_better(metric, each.task)
     final = _by_seed(each.baseline, metric, epoch)
     if target is None and final:
         target = min(final.values()) if higher else max(final.values())
     side = verdicts.Side(each.baseline.label, len(each.baseline.runs), len(_lost(each.baseline, epoch)))
     results: list[tuple[Row, stats.Paired | None, verdicts.Side]] = []
-    for entry in each.entries:
+    for entry in each.contestants:
         first = entry is each.baseline
         common = None if epoch is not None else _last_common(entry, each.baseline)
         seen, base = (_by_seed(one, metric, epoch, common) for one in (entry, each.baseline))
@@ -155,7 +162,7 @@ def _compare(
     return results
 
 
-def _last_common(*entries: Entry) -> int | None:
+def _last_common(*entries: ContestantRuns) -> int | None:
     """The last epoch that all runs which ended well have reached; None when they are of one length."""
     lengths = {last_epoch(run.epochs) for entry in entries for run in entry.runs if _ended_well(run)}
     return min(lengths) if len(lengths) > 1 else None
@@ -165,7 +172,7 @@ def _ended_well(run: Run) -> bool:
     return run.finished and not run.diverged
 
 
-def _by_seed(entry: Entry, metric: str, epoch: int | None, common: int | None = None) -> dict[int, float]:
+def _by_seed(entry: ContestantRuns, metric: str, epoch: int | None, common: int | None = None) -> dict[int, float]:
     """The value of each seed after an epoch that was asked for; else at the end, or at the last common epoch."""
     if common is not None:
         seen = {run.seed: value_at(run, metric, common) for run in entry.runs if _ended_well(run)}
@@ -174,14 +181,14 @@ def _by_seed(entry: Entry, metric: str, epoch: int | None, common: int | None = 
     return {seed: value for seed, value in seen.items() if value is not None}
 
 
-def _lost(entry: Entry, epoch: int | None) -> list[Run]:
+def _lost(entry: ContestantRuns, epoch: int | None) -> list[Run]:
     """The runs that diverged, by the epoch asked about."""
     if epoch is None:
         return entry.diverged
     return [run for run in entry.diverged if run.epochs and run.epochs[-1]["epoch"] <= epoch]
 
 
-def _timed(row: Row, entry: Entry, target: float | None) -> Row:
+def _timed(row: Row, entry: ContestantRuns, target: float | None) -> Row:
     ended = [run for run in entry.runs if run.finished or run.diverged]
     if target is None or not ended:
         return replace(row, target=target)

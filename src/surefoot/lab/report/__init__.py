@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from surefoot.lab.analyse.audit import Finding, check
 from surefoot.lab.analyse.comparison import Summary, summarise
-from surefoot.lab.analyse.groups import Field, grows
+from surefoot.lab.analyse.groups import TaskGroup, higher_is_better
 from surefoot.lab.analyse.verdicts import count
 from surefoot.lab.report import figures, origin, parts
 from surefoot.lab.report.curves import BUDGET, CurveData, curve_data
@@ -90,7 +90,7 @@ def report_sections(
     fields = summary.fields
     series: dict[str, int] = {}
     for each in fields:
-        for entry in each.entries:
+        for entry in each.contestants:
             series.setdefault(entry.label, len(series))
     if not fields:
         return [*extra, Section("Honesty checks", html=parts.findings_list(findings))]
@@ -127,11 +127,11 @@ def report_sections(
     return [section for section in built if section.html or section.figures or section.sections]
 
 
-def _per_task(each: Field, fields: Sequence[Field], html: str = "", figures: Sequence = ()) -> Section:
+def _per_task(each: TaskGroup, fields: Sequence[TaskGroup], html: str = "", figures: Sequence = ()) -> Section:
     return Section(each.name, html=html, figures=figures, plain=len(fields) == 1)
 
 
-def _in_short(each: Field, summary: Summary, series: dict[str, int]) -> str:
+def _in_short(each: TaskGroup, summary: Summary, series: dict[str, int]) -> str:
     sentence = fork_sentence(each)
     lead = f'<p class="lead">{escape(sentence)}</p>' if sentence else ""
     return lead + parts.verdicts(each, summary, series)
@@ -141,7 +141,7 @@ def _subtitle(summary: Summary) -> str:
     runs = [run for each in summary.fields for run in each.runs]
     if not runs:
         return "No runs."
-    labels = {entry.label for each in summary.fields for entry in each.entries}
+    labels = {entry.label for each in summary.fields for entry in each.contestants}
     epochs = sorted({run.config.get("epochs", 0) - forked_at(run) for run in runs})
     length = f"{epochs[0]}" if len(epochs) == 1 else f"{epochs[0]} to {epochs[-1]}"
     return " · ".join(
@@ -187,7 +187,7 @@ def _curves_lead(data: Sequence[CurveData]) -> str:
 
 
 def _curves(
-    each: Field, summary: Summary, block: CurveData, series: dict[str, int], fields: Sequence[Field]
+    each: TaskGroup, summary: Summary, block: CurveData, series: dict[str, int], fields: Sequence[TaskGroup]
 ) -> Section:
     order = sorted(summary.metrics, key=lambda metric: not metric.startswith("train"))
     shown = [
@@ -195,8 +195,8 @@ def _curves(
             metric_name(metric).capitalize(),
             block,
             metric,
-            "Higher is better." if grows(metric, each.task) else "Lower is better.",
-            log=not grows(metric, each.task),
+            "Higher is better." if higher_is_better(metric, each.task) else "Lower is better.",
+            log=not higher_is_better(metric, each.task),
         )
         for metric in order
         if block.has(metric)
@@ -204,7 +204,7 @@ def _curves(
     return _per_task(each, fields, parts.legend(each, block, summary.metrics, series), shown)
 
 
-def _inside_section(fields: Sequence[Field], data: Sequence[CurveData], series: dict[str, int]) -> Section:
+def _inside_section(fields: Sequence[TaskGroup], data: Sequence[CurveData], series: dict[str, int]) -> Section:
     within = []
     for each, block in zip(fields, data):
         shown = [

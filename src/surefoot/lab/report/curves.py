@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from surefoot.lab.analyse.groups import Entry, Field, grows, value_at
+from surefoot.lab.analyse.groups import ContestantRuns, TaskGroup, higher_is_better, value_at
 
 if TYPE_CHECKING:
     from surefoot.lab.store import Run
@@ -48,7 +48,7 @@ class CurveData:
 
 
 def curve_data(
-    fields: Sequence[Field], metrics: Sequence[str], series: dict[str, int], budget: int = BUDGET
+    fields: Sequence[TaskGroup], metrics: Sequence[str], series: dict[str, int], budget: int = BUDGET
 ) -> list[CurveData]:
     """The curves of every field, thinned alike so that together they keep to the budget."""
     numbers = sum(len(run.epochs) * (len(metrics) + 1) for each in fields for run in each.runs)
@@ -56,12 +56,12 @@ def curve_data(
     return [_field_curves(each, metrics, series, every) for each in fields]
 
 
-def _field_curves(each: Field, metrics: Sequence[str], series: dict[str, int], every: int) -> CurveData:
+def _field_curves(each: TaskGroup, metrics: Sequence[str], series: dict[str, int], every: int) -> CurveData:
     recorded = sorted({record["epoch"] for run in each.runs for record in run.epochs})
     # every k-th epoch, counted back from the last, and the first; a fork does not begin at 1
     epochs = sorted({*recorded[:1], *recorded[::-every]})
     data = CurveData(epochs=epochs, every=every, hidden=_hidden(each, metrics))
-    for entry in each.entries:
+    for entry in each.contestants:
         # A run that diverged has fewer steps in its last epoch; where all did, theirs are all there is.
         steps = {
             record["epoch"]: record.get("step")
@@ -89,17 +89,17 @@ def _field_curves(each: Field, metrics: Sequence[str], series: dict[str, int], e
     return data
 
 
-def _hidden(each: Field, metrics: Sequence[str]) -> list[str]:
+def _hidden(each: TaskGroup, metrics: Sequence[str]) -> list[str]:
     """With many contestants, all but the baseline and the best: thirty curves at once show nothing."""
-    if len(each.entries) <= MOST_SHOWN or not metrics:
+    if len(each.contestants) <= MOST_SHOWN or not metrics:
         return []
 
-    def rank(entry: Entry) -> float:
+    def rank(entry: ContestantRuns) -> float:
         values = [value for run in entry.runs if (value := value_at(run, metrics[0])) is not None]
         mean = sum(values) / len(values) if values else math.inf
-        return -mean if values and grows(metrics[0], each.task) else mean
+        return -mean if values and higher_is_better(metrics[0], each.task) else mean
 
-    return [entry.label for entry in sorted(each.entries[1:], key=rank)[MOST_SHOWN - 1 :]]
+    return [entry.label for entry in sorted(each.contestants[1:], key=rank)[MOST_SHOWN - 1 :]]
 
 
 def _curve(run: Run, metric: str, epochs: list[int]) -> list[float | None]:

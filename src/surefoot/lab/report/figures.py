@@ -7,7 +7,7 @@ from typing import Any
 
 from surefoot.lab.analyse.audit import sweeps
 from surefoot.lab.analyse.comparison import Row, time_to_target
-from surefoot.lab.analyse.groups import Entry, Field, grows, value_at
+from surefoot.lab.analyse.groups import ContestantRuns, TaskGroup, higher_is_better, value_at
 from surefoot.lab.analyse.stats import mean_std
 from surefoot.lab.analyse.verdicts import number, plus_minus
 from surefoot.lab.report.labels import shortened
@@ -15,7 +15,7 @@ from surefoot.lab.report.page import Figure, escape
 from surefoot.lab.report.tables import metric_name
 
 
-def sensitivity(each: Field, metric: str, series: dict[str, int]) -> list[Figure]:
+def sensitivity(each: TaskGroup, metric: str, series: dict[str, int]) -> list[Figure]:
     """Final metric against eta or lr, one line per optimizer, when contestants differ in that option alone."""
     figures = []
     found = sweeps(each)
@@ -35,7 +35,7 @@ def sensitivity(each: Field, metric: str, series: dict[str, int]) -> list[Figure
                 traces,
                 {"xaxis": axis, "yaxis": {"title": {"text": f"final {metric_name(metric)}"}}, "showlegend": True},
                 "Mean ± std over the runs that ended. "
-                + ("Higher is better. " if grows(metric, each.task) else "Lower is better. ")
+                + ("Higher is better. " if higher_is_better(metric, each.task) else "Lower is better. ")
                 + "An empty marker: some runs diverged at this value.",
                 height=360,
             )
@@ -43,7 +43,9 @@ def sensitivity(each: Field, metric: str, series: dict[str, int]) -> list[Figure
     return figures
 
 
-def _sweep(option: str, entries: list[tuple[float, Entry]], metric: str, series: dict[str, int]) -> dict[str, Any]:
+def _sweep(
+    option: str, entries: list[tuple[float, ContestantRuns]], metric: str, series: dict[str, int]
+) -> dict[str, Any]:
     x, y, spread, text, symbols = [], [], [], [], []
     for value, entry in entries:
         seen = _final(entry, metric)
@@ -71,7 +73,7 @@ def _sweep(option: str, entries: list[tuple[float, Entry]], metric: str, series:
     }
 
 
-def _level(entry: Entry, metric: str, values: list[float], series: dict[str, int]) -> list[dict[str, Any]]:
+def _level(entry: ContestantRuns, metric: str, values: list[float], series: dict[str, int]) -> list[dict[str, Any]]:
     seen = _final(entry, metric)
     if seen.n == 0:
         return []
@@ -90,11 +92,11 @@ def _level(entry: Entry, metric: str, values: list[float], series: dict[str, int
     ]
 
 
-def _final(entry: Entry, metric: str) -> Any:
+def _final(entry: ContestantRuns, metric: str) -> Any:
     return mean_std([value for run in entry.runs if (value := value_at(run, metric)) is not None])
 
 
-def race(each: Field, rows: list[Row], series: dict[str, int]) -> Figure | None:
+def race(each: TaskGroup, rows: list[Row], series: dict[str, int]) -> Figure | None:
     """Epochs to target, run by run: a dot for a run that reached it, a tick at the median."""
     target = rows[0].target
     if target is None:
@@ -102,7 +104,7 @@ def race(each: Field, rows: list[Row], series: dict[str, int]) -> Figure | None:
     traces: list[dict[str, Any]] = []
     first = min((run.epochs[0]["epoch"] for run in each.runs if run.epochs), default=1)
     last = max((run.epochs[-1]["epoch"] for run in each.runs if run.epochs), default=1)
-    for place, (entry, row) in enumerate(zip(each.entries, rows)):
+    for place, (entry, row) in enumerate(zip(each.contestants, rows)):
         ended = [run for run in entry.runs if run.finished or run.diverged]
         times = [(run.seed, time_to_target(run, row.metric, target, row.higher_is_better)[1]) for run in ended]
         hit = [(seed, time) for seed, time in times if math.isfinite(time)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from surefoot.lab.analyse.groups import Entry, Field
+from surefoot.lab.analyse.groups import ContestantRuns, TaskGroup
 
 if TYPE_CHECKING:
     from surefoot.lab.store import Run
@@ -15,7 +15,7 @@ def forked_at(run: Run) -> int:
     return int((run.config.get("fork") or {}).get("epoch") or 0)
 
 
-def continued(each: Field) -> str:
+def continued(each: TaskGroup) -> str:
     """Where the runs of a field continued from, as it may stand behind the task's name; empty when they did not."""
     forks = [run.config["fork"] for run in each.runs if run.config.get("fork")]
     if not forks:
@@ -24,27 +24,27 @@ def continued(each: Field) -> str:
     return f"continued from epoch {epoch} of {label}" if epoch else f"forked at the initial weights of {label}"
 
 
-def fork_sentence(each: Field) -> str:
+def fork_sentence(each: TaskGroup) -> str:
     """The same as a sentence, with what became of the baseline's state; empty when it is no fork."""
     words = continued(each)
     if not words:
         return ""
-    keeping = [entry.label for entry in each.entries if kept(entry)]
+    keeping = [entry.label for entry in each.contestants if kept(entry)]
     if not keeping:
         state = "with a fresh state"
-    elif len(keeping) == len(each.entries):
+    elif len(keeping) == len(each.contestants):
         state = "with the state that it had there"
     else:
         state = f"{_and(keeping)} with the state that it had there, the others with a fresh one"
     return f"A fork: every optimizer {words}, from the same weights and over the same batches, {state}."
 
 
-def keeps_state(each: Field) -> bool:
+def keeps_state(each: TaskGroup) -> bool:
     """Whether any contestant went on with the baseline's state."""
-    return any(kept(entry) for entry in each.entries)
+    return any(kept(entry) for entry in each.contestants)
 
 
-def kept(entry: Entry) -> bool:
+def kept(entry: ContestantRuns) -> bool:
     """Whether a contestant went on with the baseline's state."""
     return any((run.config.get("fork") or {}).get("state") == "kept" for run in entry.runs)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from surefoot.lab.analyse.groups import Entry, Field
+from surefoot.lab.analyse.groups import ContestantRuns, TaskGroup
 from surefoot.lab.report.forks import continued, forked_at, keeps_state, kept
 from surefoot.lab.report.page import escape
 from surefoot.lab.spec.contestant import written
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _NOWHERE = ("__main__:", "<locals>", " at 0x")
 
 
-def origin_tables(fields: Sequence[Field]) -> str:
+def origin_tables(fields: Sequence[TaskGroup]) -> str:
     """Versions, machine and settings; and what every contestant was built with."""
     runs = [run for each in fields for run in each.runs]
     facts: list[tuple[str, Callable[[Run], Any]]] = [
@@ -48,10 +48,10 @@ def origin_tables(fields: Sequence[Field]) -> str:
     )
 
 
-def _options(fields: Sequence[Field]) -> str:
+def _options(fields: Sequence[TaskGroup]) -> str:
     seen: dict[str, str] = {}
     for each in fields:
-        for entry in each.entries:
+        for entry in each.contestants:
             kwargs = entry.optimizer.get("kwargs") or {}
             options = " ".join(f"{name}={value}" for name, value in kwargs.items())
             if entry.optimizer.get("schedule"):
@@ -75,11 +75,11 @@ def _join(values: Iterable[Any]) -> str:
     return (shown + (f" and {len(distinct) - 4} more" if len(distinct) > 4 else "")) or "–"
 
 
-def again(fields: Sequence[Field], command: str | None = None) -> str:
+def again(fields: Sequence[TaskGroup], command: str | None = None) -> str:
     """The commands that compute these numbers again."""
     commands = [command] if command else [line for each in fields for line in _commands(each)]
     own = any(each.task.get("code") and not each.task.get("spec") for each in fields) or any(
-        local in str(entry.optimizer.get("spec")) for each in fields for entry in each.entries for local in _NOWHERE
+        local in str(entry.optimizer.get("spec")) for each in fields for entry in each.contestants for local in _NOWHERE
     )
     note = (
         " A task or optimizer of your own is named by its file or import path; write that in its place."
@@ -93,7 +93,7 @@ def again(fields: Sequence[Field], command: str | None = None) -> str:
     )
 
 
-def _commands(each: Field) -> list[str]:
+def _commands(each: TaskGroup) -> list[str]:
     """One command, unless seeds leave gaps or contestants are told apart by more than a line of the command."""
     task = each.task
     name = str(task.get("spec") or str(task.get("name", "")).split(" ")[0])
@@ -102,7 +102,7 @@ def _commands(each: Field) -> list[str]:
     words += ["--dropout"] if settings.get("dropout") else []
     words += ["--subset", str(settings["subset"])] if settings.get("subset") else []
     words += ["--subset-seed", str(settings["subset_seed"])] if settings.get("subset_seed") is not None else []
-    lines = {entry.label: str(entry.optimizer.get("spec") or entry.label) for entry in each.entries}
+    lines = {entry.label: str(entry.optimizer.get("spec") or entry.label) for entry in each.contestants}
     for option, usual in (("lr", 1e-3), ("weight_decay", PAPER_WEIGHT_DECAY if name in NAMED else None)):
         words += _shared(each, lines, option, usual)
     threads = max(run.config.get("threads", 1) for run in each.runs)
@@ -117,34 +117,34 @@ def _commands(each: Field) -> list[str]:
     ]
 
 
-def _start(group: Field, name: str) -> list[str]:
+def _start(group: TaskGroup, name: str) -> list[str]:
     if not continued(group):
         return ["surefoot", "compare", name]
     state = ["--state", "keep"] if keeps_state(group) else []
     return ["surefoot", "fork", name, "--at", str(_forked_at(group)), *state]
 
 
-def _asked(group: Field, lines: Mapping[str, str], seeds: range) -> list[str]:
-    contestants = [word for entry in group.entries for word in ("-o", lines[entry.label])]
+def _asked(group: TaskGroup, lines: Mapping[str, str], seeds: range) -> list[str]:
+    contestants = [word for entry in group.contestants for word in ("-o", lines[entry.label])]
     first = ["--first-seed", str(seeds[0])] if seeds[0] else []
     epochs = max(run.config.get("epochs", 1) for run in group.runs) - _forked_at(group)
     return [*contestants, "--seeds", str(len(seeds)), *first, "--epochs", str(epochs)]
 
 
-def _forked_at(group: Field) -> int:
+def _forked_at(group: TaskGroup) -> int:
     return max(forked_at(run) for run in group.runs)
 
 
-def _groups(each: Field, lines: Mapping[str, str]) -> list[Field]:
+def _groups(each: TaskGroup, lines: Mapping[str, str]) -> list[TaskGroup]:
     """The contestants in groups that do not name one twice: other lengths of a schedule, other states after a fork."""
-    groups: list[dict[str, Entry]] = []
-    for entry in sorted(each.entries, key=lambda one: not kept(one)):  # who kept its state, then all who never could
+    groups: list[dict[str, ContestantRuns]] = []
+    for entry in sorted(each.contestants, key=lambda one: not kept(one)):
         line = lines[entry.label]
         place = next((group for group in groups if line not in group), None)
         if place is None:
             groups.append(place := {})
         place[line] = entry
-    return [replace(each, entries=tuple(group.values())) for group in groups]
+    return [replace(each, contestants=tuple(group.values())) for group in groups]
 
 
 def _ranges(seeds: Sequence[int]) -> list[range]:
@@ -162,7 +162,7 @@ def _ranges(seeds: Sequence[int]) -> list[range]:
     return found
 
 
-def _out(each: Field) -> list[str]:
+def _out(each: TaskGroup) -> list[str]:
     """The folder that the runs are in, when they are in one and lie there as `compare` puts them."""
     folders = {
         str(run.folder.parent.parent)
@@ -172,11 +172,11 @@ def _out(each: Field) -> list[str]:
     return ["--out", folders.pop()] if len(folders) == 1 else []
 
 
-def _shared(each: Field, lines: dict[str, str], option: str, usual: float | None) -> list[str]:
+def _shared(each: TaskGroup, lines: dict[str, str], option: str, usual: float | None) -> list[str]:
     """The flag for an option that the contestants' lines do not name; where its values differ, their lines get it."""
     values = {
         entry.label: value
-        for entry in each.entries
+        for entry in each.contestants
         if f"{option}=" not in lines[entry.label]
         and (value := (entry.optimizer.get("kwargs") or {}).get(option)) is not None
     }

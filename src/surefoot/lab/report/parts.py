@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from surefoot.lab.analyse.audit import Finding
 from surefoot.lab.analyse.comparison import Row, Summary
-from surefoot.lab.analyse.groups import Field
+from surefoot.lab.analyse.groups import TaskGroup
 from surefoot.lab.analyse.verdicts import count, number
 from surefoot.lab.report.curves import CurveData
 from surefoot.lab.report.page import escape, style_of, swatch
@@ -31,7 +31,7 @@ _WORDS = {
 }
 
 
-def verdicts(each: Field, summary: Summary, series: dict[str, int]) -> str:
+def verdicts(each: TaskGroup, summary: Summary, series: dict[str, int]) -> str:
     """What came out, in words: one card per contestant, claims first when there are many."""
     if not any(run.finished for run in each.runs):
         return f'<p class="short">{escape(none_ended(each.runs))}</p>{_first_error(each.runs)}'
@@ -210,10 +210,10 @@ def target_table(rows: Sequence[Row], series: dict[str, int], parallel: bool) ->
     )
 
 
-def legend(each: Field, data: CurveData, metrics: Sequence[str], series: dict[str, int]) -> str:
+def legend(each: TaskGroup, data: CurveData, metrics: Sequence[str], series: dict[str, int]) -> str:
     """The contestants as buttons: a click shows or hides one in every figure of this task."""
     drawn = {entry["label"] for entry in data.entries if any(metric in entry["values"] for metric in metrics)}
-    entries = [entry for entry in each.entries if entry.label in drawn]
+    entries = [entry for entry in each.contestants if entry.label in drawn]
     chips = "".join(
         f'<button type="button" class="chip" data-label="{escape(entry.label)}" '
         f'aria-pressed="{"false" if entry.label in data.hidden else "true"}">'
@@ -225,8 +225,8 @@ def legend(each: Field, data: CurveData, metrics: Sequence[str], series: dict[st
         '<button type="button" class="link" data-all="false">none</button>'
     )
     first = (
-        f'<p class="note">Shown first: the baseline and the best {len(each.entries) - len(data.hidden) - 1} '
-        f"of {len(each.entries) - 1}; the others are a click away.</p>"
+        f'<p class="note">Shown first: the baseline and the best {len(each.contestants) - len(data.hidden) - 1} '
+        f"of {len(each.contestants) - 1}; the others are a click away.</p>"
     )
     return (
         f'{first if data.hidden else ""}<div class="legend" role="group" aria-label="Optimizers shown">{chips}'
@@ -263,14 +263,14 @@ def findings_list(findings: Sequence[Finding]) -> str:
     return f'<ul class="findings">{items}</ul>'
 
 
-def divergence_table(fields: Sequence[Field]) -> str:
+def divergence_table(fields: Sequence[TaskGroup]) -> str:
     """Every run that diverged, with the epoch and the last losses."""
     lines = [
         f'<tr><th scope="row">{escape(entry.label)}</th><td data-label="task">{escape(each.name)}</td>'
         f'<td data-label="seed">{run.seed}</td><td data-label="in epoch">{run.epochs[-1]["epoch"]}</td>'
         f'<td data-label="last training loss">{number(_last(run.epochs, "train_loss"))}</td></tr>'
         for each in fields
-        for entry in each.entries
+        for entry in each.contestants
         for run in entry.diverged
     ]
     runs = [run for each in fields for run in each.runs]

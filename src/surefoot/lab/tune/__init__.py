@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from surefoot._extras import require
-from surefoot.lab.analyse.groups import grows
+from surefoot.lab.analyse.groups import higher_is_better
 from surefoot.lab.analyse.verdicts import number
 from surefoot.lab.experiments import Setup, check_device, prepare
 from surefoot.lab.report.tables import metric_name
@@ -177,7 +177,7 @@ def make_plans(
             seeds=tuple(setup.seeds),
             rungs=rungs,
             metric=metric,
-            maximize=grows(metric, template["task"]),
+            maximize=higher_is_better(metric, template["task"]),
         )
         plans.append(replace(plan, name=_study_name(plan)))
     return tuple(plans), [*notes, *about]
