@@ -1,0 +1,472 @@
+"""A folder of runs under random use: commands, kills, hands-on changes and readers, in any order.
+
+After every step each run folder holds, bit for bit, the epochs of a run that nobody disturbed, each once and none
+lost; and after a command that ended, all that it was asked for. The machine knows the folder's files and the public
+functions of the lab, nothing of the modules between them.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from surefoot.lab import Results, Task, compare, read_runs
+
+Row = dict[str, Any]
+Command = dict[str, Any]
+
+MOST_EPOCHS = 4
+#: One with statistics of the loss, one with torch's kernel, one whose key has the epochs, one that diverges.
+OPTIMIZERS = ("adams:eta=0.1", "adam", "sgd:schedule=cosine", "sgd:lr=1e30")
+STEPS_PER_EPOCH = 3
+KILLED = 9
+
+
+def model() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Dropout(0.5), nn.Linear(6, 3))
+
+
+def margin(outputs: Tensor, targets: Tensor) -> Tensor:
+    return F.multi_margin_loss(outputs, targets)
+
+
+def make_task(margin_grows: bool) -> Task:
+    """A task of milliseconds; `margin_grows` is the direction of a metric, which is recorded and in no key."""
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(40, 4, generator=generator)
+    y = x[:, :3].argmax(1)
+    metrics = {"margin": margin}
+    directions = {"margin": margin_grows}
+    return Task(
+        "tiny", model, train=(x, y), valid=(x[:10], y[:10]), batch_size=16, metrics=metrics, higher_is_better=directions
+    )
+
+
+TASKS = {grows: make_task(grows) for grows in (False, True)}
+
+
+def go(out: Path, optimizers: list[str], seeds: list[int], epochs: int, grows: bool = False) -> Results:
+    return compare(TASKS[grows], optimizers, seeds=seeds, epochs=epochs, out=out, lr=0.01, progress=False)
+
+
+@contextmanager
+def checkpoint_pace(often: bool) -> Iterator[None]:
+    """Checkpoints after every epoch, or only after the last one: by the clock it would be left to chance."""
+    pace = {"CHECKPOINT_SECONDS": 0.0, "CHECKPOINT_SHARE": float("inf")} if often else {"CHECKPOINT_SECONDS": 1e9}
+    lab = [module for name, module in sys.modules.items() if name.startswith("surefoot.lab")]
+    with ExitStack() as stack:
+        for name, value in pace.items():
+            homes = [module for module in lab if name in vars(module)]
+            assert homes, f"no module of the lab has {name}"
+            for module in homes:
+                stack.enter_context(mock.patch.object(module, name, value))
+        yield
+
+
+@cache
+def reference(spec: str, seed: int, epochs: int) -> tuple[list[Row], dict[str, Any] | None]:
+    """Rows and last checkpoint of a run that nobody disturbed."""
+    with tempfile.TemporaryDirectory() as scratch:
+        [run] = go(Path(scratch), [spec], [seed], epochs).runs
+        return numbers(run.epochs), checkpoint(run.folder)
+
+
+def numbers(rows: list[Row]) -> list[Row]:
+    """What training gives, without how long it took."""
+    return [{name: value for name, value in row.items() if name not in ("seconds", "jobs")} for row in rows]
+
+
+def checkpoint(folder: Path) -> dict[str, Any] | None:
+    path = folder / "checkpoint.pt"
+    return torch.load(path, weights_only=True) if path.exists() else None
+
+
+def same(left: Any, right: Any) -> bool:
+    """Whether two checkpoints are equal to the bit."""
+    if isinstance(left, Tensor):
+        return isinstance(right, Tensor) and left.dtype == right.dtype and torch.equal(left, right)
+    if isinstance(left, dict):
+        return left.keys() == right.keys() and all(same(left[name], right[name]) for name in left)
+    if isinstance(left, list | tuple):
+        return len(left) == len(right) and all(map(same, left, right))
+    return bool(left == right)
+
+
+def whole_lines(folder: Path) -> list[Row]:
+    """The rows of a run as the file has them, without a last line that was torn."""
+    path = folder / "metrics.jsonl"
+    data = path.read_bytes() if path.exists() else b""
+    return [json.loads(line) for line in data[: data.rfind(b"\n") + 1].splitlines()]
+
+
+def recorded_config(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "config.json").read_text())
+
+
+def recorded_direction(folder: Path) -> bool:
+    """Whether a report takes more of the metric for better."""
+    return recorded_config(folder)["task"]["higher_is_better"]["margin"]
+
+
+def throw(error: BaseException) -> Callable[[], None]:
+    def strike() -> None:
+        raise error
+
+    return strike
+
+
+@contextmanager
+def struck(point: str, number: int, strike: Callable[[], None]) -> Iterator[None]:
+    """Call `strike` the `number`-th time that a command comes to a point: a step, or an operation on a file."""
+    left = number
+
+    def here(*_: object) -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            strike()
+
+    def before(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **more: Any) -> Any:
+            here()
+            return function(*arguments, **more)
+
+        return call
+
+    def after(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **more: Any) -> Any:
+            result = function(*arguments, **more)
+            here()
+            return result
+
+        return call
+
+    if point == "step":
+        handle = register_optimizer_step_post_hook(here)
+        try:
+            yield
+        finally:
+            handle.remove()
+    else:
+        when, name = point.split()
+        wrapped = {"before": before, "after": after}[when](getattr(os, name))
+        with mock.patch.object(os, name, wrapped):
+            yield
+
+
+def in_child(function: Callable[[], object]) -> int:
+    """Start a process that does this; forked, since importing torch takes longer than the runs."""
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 1
+    try:
+        function()
+        code = 0
+    finally:
+        os._exit(code)
+
+
+def ended(pid: int) -> int | None:
+    """The exit code of a child, None while it runs."""
+    done, status = os.waitpid(pid, os.WNOHANG)
+    return os.waitstatus_to_exitcode(status) if done else None
+
+
+specs = st.lists(st.sampled_from(OPTIMIZERS), min_size=1, max_size=2, unique=True)
+seed_lists = st.lists(st.integers(0, 2), min_size=1, max_size=2, unique=True)
+commands = st.fixed_dictionaries(
+    {"optimizers": specs, "seeds": seed_lists, "epochs": st.integers(1, MOST_EPOCHS), "grows": st.booleans()}
+)
+step_points = st.tuples(st.just("step"), st.integers(1, 4 * STEPS_PER_EPOCH))
+file_points = st.tuples(
+    st.sampled_from(["before replace", "after replace", "before fsync", "after fsync"]), st.integers(1, 12)
+)
+points = step_points | file_points
+places = st.integers(0, 11)
+
+
+class RunFolders(RuleBasedStateMachine):
+    """Drives one --out folder; knows of each run folder the lines that must stay there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scratch = tempfile.TemporaryDirectory()
+        self.out = Path(self.scratch.name) / "runs"
+        self.rows: dict[Path, list[Row]] = {}
+        self.keys: dict[Path, str] = {}
+        self.last: Command = {"optimizers": ["adam"], "seeds": [0], "epochs": 2, "grows": False}
+        self.others = {
+            self.out / "notes.txt": b"mine",
+            self.out / "model" / "config.json": b'{"model_type": "bert"}',
+            self.out / "tiny" / "todo.txt": b"more seeds",
+        }
+        for path, content in self.others.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+
+    def teardown(self) -> None:
+        self.scratch.cleanup()
+
+    # Commands that end.
+
+    @rule(command=commands, often=st.booleans())
+    def run(self, command: Command, often: bool) -> None:
+        self.last = command
+        self.finish(often)
+
+    @rule(more=st.sampled_from(["epochs", "seeds", "optimizers"]), often=st.booleans())
+    def run_more(self, more: str, often: bool) -> None:
+        command = dict(self.last)
+        if more == "epochs":
+            command["epochs"] = min(command["epochs"] + 1, MOST_EPOCHS)
+        elif more == "seeds":
+            command["seeds"] = [*dict.fromkeys([*command["seeds"], 0, 1])]
+        else:
+            command["optimizers"] = [*dict.fromkeys([*command["optimizers"], "adams:eta=0.1"])]
+        self.last = command
+        self.finish(often)
+
+    @rule(often=st.booleans())
+    def resume(self, often: bool) -> None:
+        self.finish(often)
+
+    def finish(self, often: bool) -> None:
+        """The last command, this time to its end: nothing is missing then, and its results say so."""
+        with checkpoint_pace(often):
+            results = go(self.out, **self.last)
+        assert results.ok, results.failures
+        epochs = self.last["epochs"]
+        wanted = {(spec, seed) for spec in self.last["optimizers"] for seed in self.last["seeds"]}
+        for run in results.runs:
+            config = recorded_config(run.folder)
+            wanted.remove((config["optimizer"]["spec"], run.seed))
+            expected, _ = reference(config["optimizer"]["spec"], run.seed, epochs)
+            assert numbers(run.epochs) == expected
+            assert recorded_direction(run.folder) == self.last["grows"]
+            if len(self.rows.get(run.folder, [])) < len(expected):
+                assert config["epochs"] >= epochs
+                self.check_tidy(run.folder)
+        assert not wanted
+
+    def check_tidy(self, folder: Path) -> None:
+        """A run that was computed to its end leaves its last checkpoint, and no error, torn line or part of a file."""
+        rows, saved = whole_lines(folder), checkpoint(folder)
+        diverged = rows[-1]["diverged"]
+        assert (folder / "metrics.jsonl").read_text() == "".join(json.dumps(row) + "\n" for row in rows)
+        assert {path.name for path in folder.iterdir()} - {"checkpoint.pt"} == {"config.json", "metrics.jsonl", "lock"}
+        assert (saved is None) if diverged else (saved is not None and saved["epoch"] == rows[-1]["epoch"])
+
+    # Commands that are stopped.
+
+    @rule(command=commands, point=points, often=st.booleans())
+    def kill(self, command: Command, point: tuple[str, int], often: bool) -> None:
+        self.last = command
+        assert os.waitstatus_to_exitcode(os.waitpid(self.start(command, often, point), 0)[1]) in (0, KILLED)
+
+    def start(self, command: Command, often: bool, point: tuple[str, int] | None = None) -> int:
+        """The process of a command, which ends at this point as if it were killed."""
+
+        def work() -> None:
+            with checkpoint_pace(often), struck(*(point or ("step", -1)), lambda: os._exit(KILLED)):
+                results = go(self.out, **command)
+            os._exit(0 if results.ok else 1)
+
+        return in_child(work)
+
+    @rule(command=commands, point=points, often=st.booleans())
+    def interrupt(self, command: Command, point: tuple[str, int], often: bool) -> None:
+        """Ctrl-C."""
+        self.last = command
+        with suppress(KeyboardInterrupt), checkpoint_pace(often), struck(*point, throw(KeyboardInterrupt())):
+            assert go(self.out, **command).ok
+
+    @rule(command=commands, step=st.integers(1, 4 * STEPS_PER_EPOCH), often=st.booleans())
+    def fail(self, command: Command, step: int, often: bool) -> None:
+        """The user's code raises: this run fails, is recorded as failed, and the others are computed."""
+        self.last = command
+        with checkpoint_pace(often), struck("step", step, throw(ArithmeticError("too hard"))):
+            results = go(self.out, **command)
+        assert list(results.failures.values()) in ([], ["ArithmeticError: too hard"])
+        for run in results.runs:
+            failed = str(run.folder) in results.failures
+            assert run.finished != failed
+            if failed:
+                assert "too hard" in (run.folder / "error.txt").read_text()
+
+    @rule(command=commands, point=file_points, often=st.booleans())
+    def fill_disk(self, command: Command, point: tuple[str, int], often: bool) -> None:
+        """The disk is full at one moment: the command says so once, without a trace, and stops."""
+        self.last = command
+        full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        with checkpoint_pace(often), struck(*point, throw(full)):
+            results = go(self.out, **command)
+        assert len(results.failures) <= 1
+        assert all("free some space and run the same command again" in text for text in results.failures.values())
+
+    @rule(first=commands, second=commands, point=st.none() | points, often=st.booleans())
+    def two_at_once(self, first: Command, second: Command, point: tuple[str, int] | None, often: bool) -> None:
+        """Two commands, one of which may be killed, and a reader: the other one computes all that it was asked for."""
+        self.last = second
+        processes = [self.start(first, often, point), self.start(second, not often)]
+        codes: list[int | None] = [None, None]
+        while None in codes:
+            self.check_readable()
+            codes = [ended(pid) if code is None else code for pid, code in zip(processes, codes)]
+        assert codes[0] in (0, KILLED if point else 0)
+        assert codes[1] == 0
+        for command, code in zip((first, second), codes):
+            if code == 0:
+                self.check_there(command)
+
+    def check_there(self, command: Command) -> None:
+        """What a command was asked for is in the folder."""
+        there = []
+        for folder in self.folders():
+            config = recorded_config(folder)
+            there.append((config["optimizer"]["spec"], config["seed"], numbers(whole_lines(folder))))
+        for spec in command["optimizers"]:
+            for seed in command["seeds"]:
+                expected, _ = reference(spec, seed, command["epochs"])
+                assert any(
+                    (spec, seed, expected) == (name, number, rows[: len(expected)]) for name, number, rows in there
+                )
+
+    # Changes by hand.
+
+    def pick(self, place: int) -> Path:
+        return sorted(self.rows)[place % len(self.rows)]
+
+    @precondition(lambda self: self.rows)
+    @rule(place=places, keep_ending=st.booleans())
+    def rename(self, place: int, keep_ending: bool) -> None:
+        """A folder is found by its ending; without it, it is read but not continued."""
+        old = self.pick(place)
+        ending = "-".join(old.name.rsplit("-", 2)[-2:])
+        new = old.with_name(
+            f"mine-{ending}" if keep_ending else f"copy{len(list(old.parent.iterdir()))}-of-{old.name}.bak"
+        )
+        if not new.exists():
+            old.rename(new)
+            self.rows[new], self.keys[new] = self.rows.pop(old), self.keys.pop(old)
+
+    @precondition(lambda self: self.rows)
+    @rule(place=places)
+    def delete_run(self, place: int) -> None:
+        folder = self.pick(place)
+        shutil.rmtree(folder)
+        del self.rows[folder], self.keys[folder]
+
+    @precondition(lambda self: self.rows)
+    @rule(place=places, name=st.sampled_from(["checkpoint.pt", "lock"]))
+    def delete_file(self, place: int, name: str) -> None:
+        (self.pick(place) / name).unlink(missing_ok=True)
+
+    @precondition(lambda self: self.rows)
+    @rule(place=places, keep=st.integers(0, MOST_EPOCHS), torn=st.integers(0, 40))
+    def lose_lines(self, place: int, keep: int, torn: int) -> None:
+        """The end of the metrics is gone, maybe in the middle of a line."""
+        folder = self.pick(place)
+        path = folder / "metrics.jsonl"
+        lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+        path.write_bytes(b"".join(lines[:keep]) + b"".join(lines[keep : keep + 1])[:torn])
+        self.rows[folder] = self.rows[folder][:keep]
+
+    @precondition(lambda self: self.rows)
+    @rule(place=places, name=st.sampled_from([".checkpoint.pt.1.part", ".config.json.1.part", ".metrics.jsonl.1.part"]))
+    def leave_part(self, place: int, name: str) -> None:
+        """What a process leaves that was killed while it wrote a file."""
+        (self.pick(place) / name).write_bytes(b"half")
+
+    # Readers.
+
+    @precondition(lambda self: any(self.rows.values()))
+    @rule()
+    def report(self) -> None:
+        results = Results.read(self.out)
+        assert "tiny" in results.to_markdown()
+        results.check()
+        page = results.report(self.out.parent / "report.html")
+        assert "</html>" in page.read_text()
+
+    def folders(self) -> list[Path]:
+        """The run folders, without the folder of the other program."""
+        return sorted(path.parent for path in (self.out / "tiny").glob("*/config.json"))
+
+    def check_readable(self) -> None:
+        for run in read_runs(self.out):
+            expected, _ = reference(*self.asked(run.folder))
+            assert numbers(run.epochs) == expected[: len(run.epochs)]
+
+    def asked(self, folder: Path) -> tuple[str, int, int]:
+        """Optimizer, seed and epochs of the longest run that this one is a part of; a schedule has its own end."""
+        config = recorded_config(folder)
+        spec = config["optimizer"]["spec"]
+        return spec, config["seed"], config["epochs"] if "schedule" in spec else MOST_EPOCHS
+
+    @invariant()
+    def folder_is_sound(self) -> None:
+        found = self.folders()
+        assert self.rows.keys() <= {*found}
+        for folder in found:
+            rows, config = whole_lines(folder), recorded_config(folder)
+            expected, _ = reference(*self.asked(folder))
+            assert [row["epoch"] for row in rows] == [*range(1, len(rows) + 1)]
+            assert numbers(rows) == expected[: len(rows)]
+            before = self.rows.get(folder, [])
+            assert rows[: len(before)] == before, "a line that was recorded is gone, or was computed again"
+            assert config["key"] == self.keys.get(folder, config["key"])
+            self.check_checkpoint(folder)
+            self.rows[folder], self.keys[folder] = rows, config["key"]
+        runs = {run.folder: run.epochs for run in read_runs(self.out)}
+        assert runs == self.rows
+        assert {path: path.read_bytes() for path in self.others} == self.others
+
+    def check_checkpoint(self, folder: Path) -> None:
+        """A checkpoint is whole and that of an undisturbed run at its epoch, whatever happened around it."""
+        saved = checkpoint(folder)
+        if saved is None:
+            return
+        spec, seed, epochs = self.asked(folder)
+        if "schedule" in spec and saved["epoch"] != epochs:
+            return  # the undisturbed run has the checkpoint of its end only
+        _, expected = reference(spec, seed, saved["epoch"])
+        assert expected is not None
+        assert numbers([saved["row"]]) == numbers([expected["row"]])
+        assert same({**saved, "row": None}, {**expected, "row": None})
+
+
+RunFolders.TestCase.settings = settings(
+    max_examples=15,
+    stateful_step_count=12,
+    derandomize=True,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
+TestRunFolders = RunFolders.TestCase
+
+
+def test_a_longer_run_begins_with_the_shorter_one() -> None:
+    """What the machine relies on: rows of an undisturbed run do not depend on the epochs that were asked for."""
+    for spec in OPTIMIZERS:
+        if "schedule" not in spec:
+            assert reference(spec, 0, 2)[0] == reference(spec, 0, MOST_EPOCHS)[0][:2]
+    assert len(reference("sgd:lr=1e30", 0, MOST_EPOCHS)[0]) == 1
