@@ -7,13 +7,12 @@ from collections.abc import Callable
 
 import pytest
 
+from surefoot.lab.report.draw import draw, plotly, y_limits
+from surefoot.lab.report.figures import Axis, Figure, Line, Panel, band
 from surefoot.lab.store import Run
 from surefoot.paper.cells import Replication
-from surefoot.paper.drawing import draw, y_limits
-from surefoot.paper.panels import Line, Panel, Picture, band, curve
-from surefoot.paper.pictures import comparison, surface
+from surefoot.paper.figures import comparison, curve, surface
 from surefoot.paper.published import OPTIMIZERS, configurations
-from surefoot.paper.sections import picture_section
 
 LR = configurations()[0]
 MakeRun = Callable[..., Run]
@@ -30,10 +29,10 @@ def jumpy(paper_run: MakeRun) -> list[Run]:
     ]
 
 
-def picture_of(runs: list[Run]) -> Picture:
-    picture = comparison(Replication(runs), LR)
-    assert picture is not None
-    return picture
+def figure_of(runs: list[Run]) -> Figure:
+    figure = comparison(Replication(runs), LR)
+    assert figure is not None
+    return figure
 
 
 def test_bands_end_where_the_seeds_end(jumpy: list[Run]) -> None:
@@ -42,30 +41,30 @@ def test_bands_end_where_the_seeds_end(jumpy: list[Run]) -> None:
         line = curve(jumpy[:3], metric, "Adam", 0)
         assert line is not None
         assert all(least < low <= y <= high <= most for y, (low, high) in zip(line.y, line.band))
-    shown = [figure.traces[0]["y"] for figure in picture_section(picture_of(jumpy)).figures]  # the first band
+    shown = [plotly(panel)["data"][0]["y"] for panel in figure_of(jumpy).rows[0]]  # the first band
     assert min(shown[0]) > 0
     assert max(shown[2]) <= 99.9 + 1e-9
 
 
 def test_the_axis_ends_where_lines_and_points_end(jumpy: list[Run]) -> None:
-    picture = picture_of(jumpy)
-    for axes, panel in zip(draw(picture).axes, picture.rows[0]):
+    figure = figure_of(jumpy)
+    for axes, panel in zip(draw(figure).axes, figure.rows[0]):
         values = [y for line in panel.lines for y in line.y]
         low, high = axes.get_ylim()
         assert low < min(values) <= max(values) <= high
-        if panel.log_y:
+        if panel.y.scale == "log":
             assert low > 0.5 * min(values)
         else:
             assert high <= 100
-    level = Panel("", [Line("", [1.0], [99.9]), Line("", [1.0], [50.0])], most=100.0)
+    level = Panel("", [Line("", [1.0], [99.9]), Line("", [1.0], [50.0])], y=Axis(largest=100.0))
     assert y_limits(level)[1] == 100.0
-    assert y_limits(Panel("", [Line("", [1.0], [0.0])], log_y=True)) == (0.1, 1.0)
+    assert y_limits(Panel("", [Line("", [1.0], [0.0])], y=Axis(scale="log"))) == (0.1, 1.0)
     assert y_limits(Panel("", [Line("", [1.0], [2.0])]))[0] < 2.0
 
 
 def test_lines_differ_in_dash_and_points_stand_side_by_side(jumpy: list[Run]) -> None:
-    picture = picture_of(jumpy)
-    axes = draw(picture).axes[0]
+    figure = figure_of(jumpy)
+    axes = draw(figure).axes[0]
     points = [one for one in axes.containers if one.get_label() != ""]
     places = [float(one.lines[0].get_xdata()[0]) for one in points]
     assert len(places) == len(set(places)) == 4
@@ -73,13 +72,13 @@ def test_lines_differ_in_dash_and_points_stand_side_by_side(jumpy: list[Run]) ->
     marks = {id(part) for one in points for part in (one.lines[0], *one.lines[1])}
     lines = [line for line in axes.get_lines() if id(line) not in marks]
     assert len({str(line._dash_pattern) for line in lines}) == 4  # type: ignore[attr-defined]
-    traces = [trace for trace in picture_section(picture).figures[0].traces if trace.get("mode") == "markers"]
+    traces = [trace for trace in plotly(figure.rows[0][0])["data"] if trace["mode"] == "markers"]
     assert [trace["x"][0] for trace in traces] == pytest.approx(places)
     assert traces[0]["text"][0] == "published, epoch 3: 0.284 ± 0"
 
 
 def test_a_dash_of_its_own_is_drawn_in_the_page_too() -> None:
-    lines = picture_section(surface()).figures[0].traces[-3:]
+    lines = plotly(surface().rows[0][0])["data"][-3:]
     assert [(line["series"], line.get("line", {}).get("dash")) for line in lines] == [
         (0, None), (1, "solid"), (3, "9px,3px"),
     ]  # fmt: skip

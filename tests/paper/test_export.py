@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from surefoot.lab.report.draw import PALETTE, draw
+from surefoot.lab.report.figures import Figure
 from surefoot.lab.store import Run
 from surefoot.paper.ablation import cnn_pieces, pieces
 from surefoot.paper.archive import read_archive
 from surefoot.paper.cells import Replication
-from surefoot.paper.drawing import PALETTE, draw
 from surefoot.paper.export import export, texts
+from surefoot.paper.figures import curve, paper_figures
 from surefoot.paper.pages import filled, page_parts
-from surefoot.paper.panels import Picture, curve
-from surefoot.paper.pictures import gallery
 from surefoot.paper.published import OPTIMIZERS, configurations
 from surefoot.paper.sections import paper_sections
 from surefoot.paper.steps import NAME, read_steps, record, write_steps
@@ -33,7 +33,7 @@ def lr_runs(paper_run: MakeRun) -> list[Run]:
 
 @pytest.fixture
 def every_run(paper_run: MakeRun, lr_runs: list[Run]) -> list[Run]:
-    """Enough runs for every picture."""
+    """Enough runs for every figure."""
     luck = random.Random(0)
     runs = list(lr_runs)
     for one in configurations():
@@ -64,37 +64,37 @@ def every_run(paper_run: MakeRun, lr_runs: list[Run]) -> list[Run]:
 
 
 def test_only_what_was_run_is_drawn(lr_runs: list[Run]) -> None:
-    drawn = gallery(Replication(lr_runs), {})
-    assert [one.name for one in drawn.pictures] == ["surface", "lr-128"]
+    drawn = paper_figures(Replication(lr_runs), {})
+    assert [one.name for one in drawn.drawn] == ["surface", "lr-128"]
     assert {"cnn", "dropout-adams", "eta-cnn", "step-size-mlp", "ablation-mlp", "ablation-cnn"} <= set(drawn.missing)
 
 
-def test_every_picture(every_run: list[Run]) -> None:
+def test_every_figure(every_run: list[Run]) -> None:
     steps = {f"{one.name}: AdamS": [(0.5, 1.0), (1.0, 0.5)] for one in (LR, MLP, CNN)}
-    drawn = gallery(Replication(every_run), steps)
+    drawn = paper_figures(Replication(every_run), steps)
     assert drawn.missing == []
-    shapes = {one.name: (len(one.rows), len(one.rows[0])) for one in drawn.pictures}
+    shapes = {one.name: (len(one.rows), len(one.rows[0])) for one in drawn.drawn}
     assert shapes["eta-cnn"] == (3, 3)
     assert shapes["cnn"] == (2, 3)
     assert shapes["dropout-adams"] == (1, 3)
-    eta = next(one for one in drawn.pictures if one.name == "eta-cnn")
+    eta = next(one for one in drawn.drawn if one.name == "eta-cnn")
     assert [line.label for line in eta.rows[2][1].lines] == [
         "Adam (n=1)",
         "eta 0.0001 (n=1)",
         "eta 2 (n=1)",
         "eta 3 (n=1)",
     ]
-    rates = next(one for one in drawn.pictures if one.name == "ablation-cnn")
+    rates = next(one for one in drawn.drawn if one.name == "ablation-cnn")
     assert [list(line.x) for line in rates.rows[0][0].lines] == [[5e-4, 1e-3]] * 2
-    figures = [figure for part in paper_sections(Replication(every_run), drawn)[2].sections for figure in part.figures]
-    assert len(figures) == sum(len(row) for one in drawn.pictures for row in one.rows)
-    cosine = next(one for one in drawn.pictures if one.name == "step-size-mlp").rows[0][0].lines[-1]
+    panels = [panel for part in paper_sections(Replication(every_run), drawn)[2].sections for panel in part.panels]
+    assert len(panels) == sum(len(row) for one in drawn.drawn for row in one.rows)
+    cosine = next(one for one in drawn.drawn if one.name == "step-size-mlp").rows[0][0].lines[-1]
     assert (cosine.label, cosine.y[0], cosine.y[-1]) == ("cosine", 1.0, pytest.approx(0.0))
 
 
 def test_the_ablation_is_drawn_at_the_longest_training_that_enough_pieces_have(every_run: list[Run]) -> None:
-    def drawn(runs: list[Run]) -> Picture:
-        return next(one for one in gallery(Replication(runs), {}).pictures if one.name == "ablation-mlp")
+    def drawn(runs: list[Run]) -> Figure:
+        return next(one for one in paper_figures(Replication(runs), {}).drawn if one.name == "ablation-mlp")
 
     before = drawn(every_run)
     for run in every_run:
@@ -109,23 +109,23 @@ def test_runs_on_their_way_are_no_result_of_the_ablation(every_run: list[Run]) -
     for run in every_run:
         if run.config["task"]["settings"].get("subset"):
             run.config["epochs"] += 1
-    assert "ablation-cnn" in gallery(Replication(every_run), {}).missing
+    assert "ablation-cnn" in paper_figures(Replication(every_run), {}).missing
 
 
 def test_published_points_stand_on_the_curves_that_reach_them(lr_runs: list[Run]) -> None:
-    picture = next(one for one in gallery(Replication(lr_runs), {}).pictures if one.name == "lr-128")
-    marks = [line for line in picture.rows[0][0].lines if line.marks]
+    figure = next(one for one in paper_figures(Replication(lr_runs), {}).drawn if one.name == "lr-128")
+    marks = [line for line in figure.rows[0][0].lines if not line.connected]
     assert [(list(line.x), list(line.y)) for line in marks] == [
         ([3.0], [0.284]), ([3.0], [0.298]), ([3.0], [0.333]), ([3.0], [0.298]),
     ]  # fmt: skip
-    axes = draw(picture).axes
+    axes = draw(figure).axes
     assert [one.get_title() for one in axes] == ["training loss", "validation loss", "validation accuracy (%)"]
     assert axes[0].get_yscale() == "log"
 
 
 def test_legend_names_each_line_by_its_colour(every_run: list[Run]) -> None:
-    picture = next(one for one in gallery(Replication(every_run), {}).pictures if one.name == "cnn")
-    legend = draw(picture).axes[0].get_legend()
+    figure = next(one for one in paper_figures(Replication(every_run), {}).drawn if one.name == "cnn")
+    legend = draw(figure).axes[0].get_legend()
     assert legend is not None
     texts = [text.get_text() for text in legend.get_texts()]
     shown = {name: line.get_color() for name, line in zip(texts, legend.legend_handles) if name != "published"}
@@ -213,12 +213,12 @@ def test_steps_of_the_cnn_are_those_of_its_ablation(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("surefoot.paper.steps.train", train)
     known = read_steps(record("cnn", out=tmp_path, say=lambda line: None))
     assert set(asked) == {("cifar10-cnn", 20, 10_000)}
-    [picture] = [one for one in gallery(Replication([]), known).pictures if one.name == "step-size-cnn"]
-    assert picture.title == "Effective step size, CNN 128, 10000 images"
+    [figure] = [one for one in paper_figures(Replication([]), known).drawn if one.name == "step-size-cnn"]
+    assert figure.title == "Effective step size, CNN 128, 10000 images"
 
 
 def test_gallery_without_a_run() -> None:
-    assert [one.name for one in gallery(Replication([]), {}).pictures] == ["surface"]
+    assert [one.name for one in paper_figures(Replication([]), {}).drawn] == ["surface"]
 
 
 def test_the_page_says_what_the_committed_runs_say() -> None:
@@ -226,7 +226,7 @@ def test_the_page_says_what_the_committed_runs_say() -> None:
     root = Path(__file__).parents[2]
     page, results = root / "docs" / "replication.md", root / "results" / "paper"
     replication = Replication(read_archive(results / "runs.jsonl"))
-    drawn = gallery(replication, read_steps(results / NAME))
+    drawn = paper_figures(replication, read_steps(results / NAME))
     text = page.read_text(encoding="utf-8")
     assert text.count("<!-- begin: ") == text.count("<!-- end: ") > 10
     assert filled(text, page_parts(replication, drawn, results / "figures", page)) == text

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,19 +97,14 @@ class Results:
             band: Draw the band.
             log: Logarithmic scale.
         """
-        from surefoot.lab.report.tables import metric_name
+        from surefoot.lab.report.draw import draw_panel
+        from surefoot.lab.report.panels import curves_panel
 
         pyplot = require("matplotlib.pyplot", extra="lab")
         drawn = []
         for field in self.table(metrics=[metric]).fields:
             _, axes = pyplot.subplots(layout="constrained")
-            for entry in field.contestants:
-                epochs, mean, std = _curve(entry.runs, metric)
-                [line] = axes.plot(epochs, mean, label=f"{entry.label} (n={len(entry.runs)})")
-                if band:
-                    low, high = [m - s for m, s in zip(mean, std)], [m + s for m, s in zip(mean, std)]
-                    axes.fill_between(epochs, low, high, color=line.get_color(), alpha=0.15, linewidth=0)
-            axes.set(title=field.name, xlabel="epoch", ylabel=metric_name(metric), yscale="log" if log else "linear")
+            draw_panel(axes, curves_panel(field, metric, band=band, log=log))
             axes.legend()
             drawn.append(axes)
         return drawn
@@ -159,15 +153,3 @@ def trimmed(runs: Sequence[Run], epochs: int) -> list[Run]:
         )
         for run in runs
     ]
-
-
-def _curve(runs: Sequence[Run], metric: str) -> tuple[list[int], list[float], list[float]]:
-    """Epochs, mean and standard deviation over the runs that have a value there."""
-    values: dict[int, list[float]] = {}
-    for run in runs:
-        for row in run.epochs:
-            if row.get(metric) is not None:
-                values.setdefault(row["epoch"], []).append(row[metric])
-    epochs = sorted(values)
-    spread = [statistics.stdev(values[epoch]) if len(values[epoch]) > 1 else 0.0 for epoch in epochs]
-    return epochs, [statistics.fmean(values[epoch]) for epoch in epochs], spread

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from surefoot.lab.report import write_report
+from surefoot.lab.report.draw import save
 from surefoot.lab.store import write_atomic
 from surefoot.paper import archive, steps
 from surefoot.paper.cells import Replication, cells_csv, curves_csv
-from surefoot.paper.drawing import save
+from surefoot.paper.figures import Figures, paper_figures
 from surefoot.paper.pages import fill, page_parts
-from surefoot.paper.pictures import Gallery, gallery
 from surefoot.paper.scorecard import scorecard
 from surefoot.paper.sections import paper_sections
 from surefoot.paper.tables import ablation_text
@@ -39,25 +39,25 @@ def export(to: Path, *, runs: Path | None = None, page: Path | None = None) -> l
         steps.write_steps(to / steps.NAME, known)
         written.append(to / steps.NAME)
     replication = Replication(found)
-    drawn = gallery(replication, known)
-    for name, text in texts(replication, drawn).items():
+    figures = paper_figures(replication, known)
+    for name, text in texts(replication, figures).items():
         write_atomic(to / name, text.encode())
         written.append(to / name)
-    for picture in drawn.pictures:
-        written += save(picture, to / "figures")
-    sections = paper_sections(replication, drawn)
+    for figure in figures.drawn:
+        written += save(figure, to / "figures")
+    sections = paper_sections(replication, figures)
     written.append(write_report(replication.of_the_tables() or found, to / REPORT, "The paper, replicated", sections))
     if page is not None:
-        fill(page, page_parts(replication, drawn, to / "figures", page))
+        fill(page, page_parts(replication, figures, to / "figures", page))
         written.append(page)
     return written
 
 
-def texts(replication: Replication, drawn: Gallery) -> dict[str, str]:
+def texts(replication: Replication, figures: Figures) -> dict[str, str]:
     """The tables by their files' names."""
     return {
         "cells.csv": cells_csv(replication),
         "curves.csv": curves_csv(replication.runs),
-        "scorecard.md": scorecard(replication, [f"figure `{name}`: no runs yet" for name in drawn.missing]),
+        "scorecard.md": scorecard(replication, [f"figure `{name}`: no runs yet" for name in figures.missing]),
         "ablation.md": ablation_text(replication.runs),
     }

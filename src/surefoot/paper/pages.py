@@ -10,18 +10,18 @@ from pathlib import Path
 from surefoot.lab.store import write_atomic
 from surefoot.paper.cells import Replication, cells
 from surefoot.paper.claims import judge_all
-from surefoot.paper.pictures import Gallery
+from surefoot.paper.figures import Figures
 from surefoot.paper.scorecard import claims_table, tally_table
 from surefoot.paper.tables import ablation_text
 
 
-def page_parts(replication: Replication, drawn: Gallery, figures: Path, page: Path) -> dict[str, str]:
+def page_parts(replication: Replication, figures: Figures, folder: Path, page: Path) -> dict[str, str]:
     """The parts that a page may ask for, by name.
 
     Args:
         replication: our runs.
-        drawn: the figures there are.
-        figures: the folder they are in.
+        figures: the figures there are.
+        folder: where their files are.
         page: where the page is, for the links to them.
     """
     _, _, ablation = ablation_text(replication.runs).partition("\n## ")
@@ -30,10 +30,11 @@ def page_parts(replication: Replication, drawn: Gallery, figures: Path, page: Pa
         "claims": claims_table(judge_all(replication)),
         "ablation": f"## {ablation}".replace("## ", "### ") if ablation else "Not run yet.\n",
     }
-    folder = Path(os.path.relpath(figures, page.parent)).as_posix()
-    for one in drawn.pictures:
-        parts[f"figure-{one.name}"] = f"![{one.title}]({folder}/{one.name}.png)\n\n*{one.title}. {one.caption}*\n"
-    for name in drawn.missing:
+    link = Path(os.path.relpath(folder, page.parent)).as_posix()
+    for figure in figures.drawn:
+        image = f"![{figure.title}]({link}/{figure.name}.png)"
+        parts[f"figure-{figure.name}"] = f"{image}\n\n*{figure.title}. {figure.caption}*\n"
+    for name in figures.missing:
         parts[f"figure-{name}"] = f"*(The figure `{name}` awaits its runs.)*\n"
     return parts
 

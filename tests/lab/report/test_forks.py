@@ -11,10 +11,10 @@ import pytest
 from surefoot.lab.analyse.comparison import summarise
 from surefoot.lab.analyse.groups import group_runs
 from surefoot.lab.report import write_report
-from surefoot.lab.report.curves import curve_data
-from surefoot.lab.report.figures import race
+from surefoot.lab.report.figures import curve_data
 from surefoot.lab.report.labels import shortened
 from surefoot.lab.report.origin import again
+from surefoot.lab.report.panels import time_to_target_panel
 from surefoot.lab.store import Run
 
 METRIC = "valid_loss"
@@ -44,9 +44,10 @@ def test_a_fork_is_drawn_at_its_own_epochs(forked):
     assert data.epochs == [3, 4]
     assert [entry["step"] for entry in data.entries] == [[36, 48]] * 2
     assert all(None not in curve for entry in data.entries for curve in entry["values"][METRIC])
-    figure = race(fields[0], summarise(forked()).select(metric=METRIC), {"Adam": 0, "AdamS": 1})
-    assert figure is not None
-    assert figure.layout["xaxis"]["range"][0] == 2
+    panel = time_to_target_panel(fields[0], summarise(forked()).select(metric=METRIC), {"Adam": 0, "AdamS": 1})
+    assert panel is not None
+    assert panel.x.span is not None
+    assert panel.x.span[0] == 2
 
 
 def test_what_a_run_did_not_record_is_missing_at_its_own_place(run):

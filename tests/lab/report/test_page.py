@@ -16,9 +16,9 @@ import pytest
 
 from surefoot.lab.analyse.audit import Finding
 from surefoot.lab.analyse.groups import group_runs
-from surefoot.lab.report import Figure, Section, write_page, write_report
-from surefoot.lab.report.curves import MOST_SHOWN, curve_data
-from surefoot.lab.report.page import DASHES, style_of
+from surefoot.lab.report import Section, write_page, write_report
+from surefoot.lab.report.draw import DASHES, style_of
+from surefoot.lab.report.figures import MOST_SHOWN, Axis, Line, Panel, curve_data
 
 MEGABYTES_6 = 6_000_000
 HOSTILE = """</script><script>document.title='owned'</script><img src=x onerror="document.title='owned'">'"&{{data}}"""
@@ -208,9 +208,8 @@ NUMBERS = "(el, side) => [...el.querySelectorAll(`.${side}tick text`)].map(text 
 
 
 def test_every_axis_has_numbers_and_epochs_are_whole(visit, field, tmp_path):
-    loss = {"type": "scatter", "x": [1, 2, 3], "y": [0.29, 0.275, 0.268], "series": 0}
-    axes = {"xaxis": {"tickformat": "d"}, "yaxis": {"type": "log"}}
-    extra = Section("Paper", figures=[Figure("Loss", [loss], axes)])
+    loss = Line("loss", [1, 2, 3], [0.29, 0.275, 0.268])
+    extra = Section("Paper", panels=[Panel("Loss", [loss], y=Axis(scale="log"))])
     runs = field({"Adam": 5.0, "AdamS": 5.1}, seeds=2, epochs=3)  # losses between 5 and 5.5: no 1, 2 or 5 of a decade
     page = visit(write_report(runs, tmp_path / "report.html", sections=[extra]))
     page.locator("#learning-curves").get_by_label("Log scale").check()
@@ -290,7 +289,8 @@ def test_nothing_a_user_wrote_becomes_html(visit, run, tmp_path):
         one.config["provenance"] = dict.fromkeys(one.config["provenance"], HOSTILE)
         for record in one.epochs:
             record[HOSTILE] = 0.5
-    extra = Section(HOSTILE, HOSTILE, figures=[Figure(HOSTILE, [{"x": [1], "y": [1], "name": HOSTILE}], {}, HOSTILE)])
+    axis, point = Axis(HOSTILE), Line(HOSTILE, [1], [1], text=[HOSTILE])
+    extra = Section(HOSTILE, HOSTILE, panels=[Panel(HOSTILE, [point], axis, axis, HOSTILE, rows=[(HOSTILE, HOSTILE)])])
     found = [Finding(HOSTILE, "note", HOSTILE)]
     path = write_report(runs, tmp_path / "r.html", HOSTILE, [extra], findings=found, command=HOSTILE)
     page = visit(path)
@@ -354,7 +354,9 @@ def test_every_state_of_a_comparison_has_a_report(case, run, tmp_path):
 
 
 def test_sections_of_ones_own_stand_before_the_honesty_checks(field, tmp_path):
-    extra = Section("Scorecard", "Against the paper.", "<p>Twelve of twelve.</p>", [Figure("Score", [{"y": [1, 2]}])])
+    extra = Section(
+        "Scorecard", "Against the paper.", "<p>Twelve of twelve.</p>", [Panel("Score", [Line("score", [1, 2], [1, 2])])]
+    )
     path = write_report(field({"Adam": 0.0, "AdamS": -0.01}), tmp_path / "r.html", "My title", [extra])
     text = path.read_text()
     assert "<title>My title</title>" in text

@@ -11,17 +11,17 @@ from surefoot.lab.analyse.audit import Finding, check
 from surefoot.lab.analyse.comparison import Summary, summarise
 from surefoot.lab.analyse.groups import TaskGroup, higher_is_better
 from surefoot.lab.analyse.verdicts import count
-from surefoot.lab.report import figures, origin, parts
-from surefoot.lab.report.curves import BUDGET, CurveData, curve_data
+from surefoot.lab.report import origin, panels, parts
+from surefoot.lab.report.figures import BUDGET, CurveData, CurvePanel, curve_data
 from surefoot.lab.report.forks import continued, fork_sentence, forked_at
-from surefoot.lab.report.page import CurveFigure, Figure, Section, escape, render_page, write_html, write_page
+from surefoot.lab.report.page import Section, escape, render_page, write_html, write_page
 from surefoot.lab.report.tables import metric_name
 from surefoot.version import __version__
 
 if TYPE_CHECKING:
     from surefoot.lab.store import Run
 
-__all__ = ["CurveFigure", "Figure", "Section", "escape", "render_page", "write_page", "write_report"]
+__all__ = ["Section", "escape", "render_page", "write_page", "write_report"]
 
 #: Bytes of a report at most, as long as thinner curves can do it.
 LIMIT = 5_900_000
@@ -124,11 +124,11 @@ def report_sections(
         Section("Provenance", html=origin.origin_tables(fields)),
         Section("How to get it again", html=origin.again(fields, command)),
     ]
-    return [section for section in built if section.html or section.figures or section.sections]
+    return [section for section in built if section.html or section.panels or section.sections]
 
 
-def _per_task(each: TaskGroup, fields: Sequence[TaskGroup], html: str = "", figures: Sequence = ()) -> Section:
-    return Section(each.name, html=html, figures=figures, plain=len(fields) == 1)
+def _per_task(each: TaskGroup, fields: Sequence[TaskGroup], html: str = "", panels: Sequence = ()) -> Section:
+    return Section(each.name, html=html, panels=panels, plain=len(fields) == 1)
 
 
 def _in_short(each: TaskGroup, summary: Summary, series: dict[str, int]) -> str:
@@ -191,7 +191,7 @@ def _curves(
 ) -> Section:
     order = sorted(summary.metrics, key=lambda metric: not metric.startswith("train"))
     shown = [
-        CurveFigure(
+        CurvePanel(
             metric_name(metric).capitalize(),
             block,
             metric,
@@ -208,7 +208,7 @@ def _inside_section(fields: Sequence[TaskGroup], data: Sequence[CurveData], seri
     within = []
     for each, block in zip(fields, data):
         shown = [
-            CurveFigure(name, block, key, caption, log=log, inside=True, height=260)
+            CurvePanel(name, block, key, caption, log=log, inside=True, height=260)
             for key, name, caption, log in _INSIDE
             if block.has(key)
         ]
@@ -233,9 +233,9 @@ def _sensitivity(summary: Summary, series: dict[str, int]) -> Section:
     within = []
     for each in summary.fields:
         metrics = [metric for metric in summary.metrics if not metric.startswith("train")] or summary.metrics
-        shown = [figure for metric in metrics for figure in figures.sensitivity(each, metric, series)]
+        shown = [panel for metric in metrics for panel in panels.sensitivity(each, metric, series)]
         if shown:
-            within.append(_per_task(each, summary.fields, figures=shown))
+            within.append(_per_task(each, summary.fields, panels=shown))
     return Section("Sensitivity", "Contestants that differ in one option alone.", sections=within)
 
 
@@ -246,7 +246,7 @@ def _targets(summary: Summary, series: dict[str, int]) -> Section:
         if not rows or rows[0].target is None:
             continue
         parallel = any((record.get("jobs") or 1) > 1 for run in each.runs for record in run.epochs)
-        race = figures.race(each, rows, series)
+        race = panels.time_to_target_panel(each, rows, series)
         table = parts.target_table(rows, series, parallel)
         within.append(_per_task(each, summary.fields, table, [race] if race else []))
     return Section(

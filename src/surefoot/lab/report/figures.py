@@ -1,157 +1,279 @@
-"""The figures of a report that are not curves: sensitivity to an option, and time to target."""
+"""What a figure is made of: panels of lines, and the data of learning curves. `surefoot.lab.report.draw` draws them."""
 
 from __future__ import annotations
 
+import json
 import math
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
 
-from surefoot.lab.analyse.audit import sweeps
-from surefoot.lab.analyse.comparison import Row, time_to_target
 from surefoot.lab.analyse.groups import ContestantRuns, TaskGroup, higher_is_better, value_at
 from surefoot.lab.analyse.stats import mean_std
-from surefoot.lab.analyse.verdicts import number, plus_minus
-from surefoot.lab.report.labels import shortened
-from surefoot.lab.report.page import Figure, escape
-from surefoot.lab.report.tables import metric_name
+from surefoot.lab.store import last_epoch
+
+if TYPE_CHECKING:
+    from surefoot.lab.store import Run
+
+#: Bytes of curves in one page; beyond, curves keep every k-th epoch (the tables use all of them).
+BUDGET = 950_000
+#: Curves drawn at first; the others wait for a click.
+MOST_SHOWN = 8
+#: What one number takes in the file, on average.
+_NUMBER = 7.5
 
 
-def sensitivity(each: TaskGroup, metric: str, series: dict[str, int]) -> list[Figure]:
-    """Final metric against eta or lr, one line per optimizer, when contestants differ in that option alone."""
-    figures = []
-    found = sweeps(each)
-    for option in dict.fromkeys(name for name, _ in found):
-        lines = [entries for name, entries in found if name == option]
-        swept = {id(entry) for entries in lines for _, entry in entries}
-        traces = [_sweep(option, entries, metric, series) for entries in lines]
-        values = sorted({value for entries in lines for value, _ in entries})
-        if id(each.baseline) not in swept:
-            traces = [*_level(each.baseline, metric, values, series), *traces]
-        axis: dict[str, Any] = {"title": {"text": option}, "type": "log" if values[0] > 0 else "linear"}
-        if values[0] > 0:
-            axis |= {"tickvals": values, "ticktext": [f"{value:g}" for value in values]}
-        figures.append(
-            Figure(
-                f"{metric_name(metric).capitalize()} against {option}",
-                traces,
-                {"xaxis": axis, "yaxis": {"title": {"text": f"final {metric_name(metric)}"}}, "showlegend": True},
-                "Mean ± std over the runs that ended. "
-                + ("Higher is better. " if higher_is_better(metric, each.task) else "Lower is better. ")
-                + "An empty marker: some runs diverged at this value.",
-                height=360,
-            )
-        )
-    return figures
+@dataclass(frozen=True)
+class Markers:
+    """How points are marked: Plotly's names of symbols, sizes in pixels; a list has one value per point."""
+
+    symbol: str | Sequence[str] = "circle"
+    size: float | Sequence[float] = 7
+    opacity: float | None = None
+    line_width: float | None = None
 
 
-def _sweep(
-    option: str, entries: list[tuple[float, ContestantRuns]], metric: str, series: dict[str, int]
-) -> dict[str, Any]:
-    x, y, spread, text, symbols = [], [], [], [], []
-    for value, entry in entries:
-        seen = _final(entry, metric)
-        if seen.n == 0:
-            continue
-        x.append(value)
-        y.append(seen.mean)
-        spread.append(seen.std if seen.n > 1 else 0.0)
-        lost = f", {len(entry.diverged)} diverged" if entry.diverged else ""
-        text.append(f"{escape(entry.label)}<br>{plus_minus(seen.mean, seen.std)} (n={seen.n}{lost})")
-        symbols.append("circle-open" if entry.diverged else "circle")
-    first = entries[0][1]
-    name = str(first.optimizer.get("class", first.label)).rpartition(".")[2].rpartition(":")[2]
-    return {
-        "type": "scatter",
-        "mode": "lines+markers",
-        "name": escape(name),
-        "series": series[first.label],
-        "x": x,
-        "y": y,
-        "error_y": {"type": "data", "array": spread, "thickness": 1.2, "width": 4},
-        "marker": {"symbol": symbols, "size": 8},
-        "text": text,
-        "hovertemplate": "%{text}<extra></extra>",
-    }
+@dataclass(frozen=True)
+class Line:
+    """A curve, or with `connected=False` single points.
+
+    Args:
+        label: its name in the legend; a line without one is not listed there.
+        series: the colour and dash of the i-th contestant, as `surefoot.lab.report.draw.style_of` gives them.
+        band: the lower and the upper edge at every point.
+        error: half the length of the error bar of every point.
+        text: what the page shows for a point under the mouse, plain text with line breaks.
+        markers: how the points are marked; a curve has no marks by default.
+        dash: another dash than that of the series, by its number.
+        steps: stay at a value until the next one, instead of a straight line between them.
+        shift: how far to the side points are drawn, so that those of one epoch do not overlap.
+        listed: whether the page's legend lists it.
+    """
+
+    label: str
+    x: Sequence[Any]
+    y: Sequence[float]
+    series: int = 0
+    band: Sequence[tuple[float, float]] = ()
+    error: Sequence[float] = ()
+    text: Sequence[str] = ()
+    markers: Markers | None = None
+    connected: bool = True
+    dash: int | None = None
+    steps: bool = False
+    faint: bool = False
+    shift: float = 0.0
+    listed: bool = True
 
 
-def _level(entry: ContestantRuns, metric: str, values: list[float], series: dict[str, int]) -> list[dict[str, Any]]:
-    seen = _final(entry, metric)
-    if seen.n == 0:
-        return []
-    text = f"{escape(entry.label)}<br>{plus_minus(seen.mean, seen.std)} (n={seen.n})"
-    return [
-        {
-            "type": "scatter",
-            "mode": "lines",
-            "name": f"{escape(entry.label)} (baseline)",
-            "series": series[entry.label],
-            "x": [values[0], values[-1]],
-            "y": [seen.mean, seen.mean],
-            "text": [text, text],
-            "hovertemplate": "%{text}<extra></extra>",
-        }
-    ]
+@dataclass(frozen=True)
+class Axis:
+    """One axis of a panel.
+
+    Args:
+        whole: it counts something, and has ticks at whole numbers only.
+        ticks: the only values that have a tick.
+        powers: ticks are powers of ten, written as such.
+        span: where it begins and ends.
+        from_zero: it begins at zero.
+        largest: the largest value that there can be.
+    """
+
+    title: str = ""
+    scale: Literal["linear", "log", "category"] = "linear"
+    whole: bool = False
+    ticks: Sequence[float] = ()
+    powers: bool = False
+    span: tuple[float, float] | None = None
+    from_zero: bool = False
+    largest: float = math.inf
 
 
-def _final(entry: ContestantRuns, metric: str) -> Any:
-    return mean_std([value for run in entry.runs if (value := value_at(run, metric)) is not None])
+@dataclass(frozen=True)
+class Panel:
+    """Lines on one pair of axes.
+
+    With `rows`, pairs of a name and a note, y is the number of a row, 0 at the top; the page puts the names beside the
+    rows or, on a narrow screen, above them.
+    """
+
+    title: str
+    lines: Sequence[Line]
+    x: Axis = Axis("epoch", whole=True)
+    y: Axis = Axis()
+    caption: str = ""
+    height: int = 320
+    wide: bool = False
+    rows: Sequence[tuple[str, str]] = ()
 
 
-def race(each: TaskGroup, rows: list[Row], series: dict[str, int]) -> Figure | None:
-    """Epochs to target, run by run: a dot for a run that reached it, a tick at the median."""
-    target = rows[0].target
-    if target is None:
+@dataclass(frozen=True)
+class Figure:
+    """Rows of panels with a title, a caption and the name of its file."""
+
+    name: str
+    title: str
+    rows: Sequence[Sequence[Panel]]
+    caption: str = ""
+
+
+@dataclass(frozen=True)
+class CurvePanel:
+    """Learning curves with a band, drawn by the page itself from `data`, so that its switches can redraw them.
+
+    `inside` marks what an optimizer says of itself, where a difference from the baseline means nothing.
+    """
+
+    title: str
+    data: CurveData
+    metric: str
+    caption: str = ""
+    log: bool = False
+    inside: bool = False
+    height: int = 300
+    wide: bool = False
+
+
+def band(values: Sequence[float]) -> tuple[float, float]:
+    """One standard deviation around the mean of the seeds, no further than the seeds reached.
+
+    Where one seed of three jumps, mean - std is below all of them, and for a loss below zero.
+
+    >>> band([1.0, 1.0, 10.0]), band([2.0])
+    ((1.0, 9.196152422706632), (2.0, 2.0))
+    """
+    spread = mean_std(values)
+    std = 0.0 if math.isnan(spread.std) else spread.std
+    return max(spread.mean - std, min(values)), min(spread.mean + std, max(values))
+
+
+def mean_curve(
+    runs: Sequence[Run],
+    metric: str,
+    label: str,
+    series: int,
+    *,
+    unit: float = 1.0,
+    dash: int | None = None,
+    until: float = math.inf,
+) -> Line | None:
+    """The mean over seeds after every epoch (at most `until`) that all of them have, with its band.
+
+    Unfinished runs would cut the curve short: they are left out when others have finished. Runs that diverged count
+    as far as they came.
+    """
+    runs = [run for run in runs if run.finished] or runs
+    longest = max((last_epoch(run.epochs) for run in runs if run.diverged), default=0)
+    length = min((last_epoch(run.epochs) for run in runs if not run.diverged), default=longest)
+    epochs = sorted({row["epoch"] for run in runs for row in run.epochs if row["epoch"] <= min(length, until)})
+    recorded = {epoch: [value_at(run, metric, epoch) for run in runs] for epoch in epochs}
+    values = {epoch: [unit * value for value in row if value is not None] for epoch, row in recorded.items()}
+    values = {epoch: row for epoch, row in values.items() if row}
+    if not values:
         return None
-    traces: list[dict[str, Any]] = []
-    first = min((run.epochs[0]["epoch"] for run in each.runs if run.epochs), default=1)
-    last = max((run.epochs[-1]["epoch"] for run in each.runs if run.epochs), default=1)
-    for place, (entry, row) in enumerate(zip(each.contestants, rows)):
-        ended = [run for run in entry.runs if run.finished or run.diverged]
-        times = [(run.seed, time_to_target(run, row.metric, target, row.higher_is_better)[1]) for run in ended]
-        hit = [(seed, time) for seed, time in times if math.isfinite(time)]
-        label = escape(entry.label)
-        traces.append(
+    x, y = [float(epoch) for epoch in values], [mean_std(row).mean for row in values.values()]
+    seeds = len(next(iter(values.values())))
+    return Line(f"{label} (n={seeds})", x, y, series, [band(row) for row in values.values()], dash=dash)
+
+
+@dataclass
+class CurveData:
+    """The learning curves of one task.
+
+    Args:
+        entries: one per contestant: label, series (its colour and dash), seeds, and for group metric one list of
+            values per seed; steps and seconds stand beside them.
+        epochs: the epochs that the lists hold, the same for all; what a run did not record is None.
+        every: 1 when all epochs are there, k when only every k-th is.
+        hidden: labels that are not drawn until asked for.
+    """
+
+    entries: list[dict[str, Any]] = field(default_factory=list)
+    epochs: list[int] = field(default_factory=list)
+    every: int = 1
+    hidden: list[str] = field(default_factory=list)
+
+    def json(self) -> str:
+        parts = {"entries": self.entries, "epochs": self.epochs, "hidden": self.hidden}
+        return json.dumps(parts, separators=(",", ":"), allow_nan=False)
+
+    def has(self, metric: str) -> bool:
+        """Whether any contestant recorded this metric."""
+        return any(metric in entry["values"] for entry in self.entries)
+
+
+def curve_data(
+    groups: Sequence[TaskGroup], metrics: Sequence[str], series: dict[str, int], budget: int = BUDGET
+) -> list[CurveData]:
+    """The curves of every task, thinned alike so that together they keep to the budget."""
+    numbers = sum(len(run.epochs) * (len(metrics) + 1) for group in groups for run in group.runs)
+    every = max(1, math.ceil(numbers * _NUMBER / budget))
+    return [_group_curves(group, metrics, series, every) for group in groups]
+
+
+def _group_curves(group: TaskGroup, metrics: Sequence[str], series: dict[str, int], every: int) -> CurveData:
+    recorded = sorted({record["epoch"] for run in group.runs for record in run.epochs})
+    # every k-th epoch, counted back from the last, and the first; a fork does not begin at 1
+    epochs = sorted({*recorded[:1], *recorded[::-every]})
+    data = CurveData(epochs=epochs, every=every, hidden=_hidden(group, metrics))
+    for contestant in group.contestants:
+        # A run that diverged has fewer steps in its last epoch; where all did, theirs are all there is.
+        steps = {
+            record["epoch"]: record.get("step")
+            for diverged in (True, False)
+            for run in contestant.runs
+            for record in run.epochs
+            if bool(record.get("diverged")) is diverged
+        }
+        values = {}
+        for metric in metrics:
+            curves = [_curve(run, metric, epochs) for run in contestant.runs]
+            if any(value is not None for curve in curves for value in curve):
+                values[metric] = curves
+        data.entries.append(
             {
-                "type": "scatter",
-                "mode": "markers",
-                "series": series[entry.label],
-                "x": [time for _, time in hit],
-                "y": [place] * len(hit),
-                "text": [f"{label}, seed {seed}<br>epoch {number(time)}" for seed, time in hit],
-                "hovertemplate": "%{text}<extra></extra>",
-                "marker": {"size": 9, "opacity": 0.55},
-                "showlegend": False,
+                "label": contestant.label,
+                "series": series[contestant.label],
+                "seeds": [run.seed for run in contestant.runs],
+                "diverged": {str(i): run.epochs[-1]["epoch"] for i, run in enumerate(contestant.runs) if run.diverged},
+                "step": [_short(steps.get(epoch)) for epoch in epochs],
+                "seconds": [_seconds(run, epochs) for run in contestant.runs],
+                "values": values,
             }
         )
-        if row.epochs_to_target is not None and math.isfinite(row.epochs_to_target):
-            traces.append(
-                {
-                    "type": "scatter",
-                    "mode": "markers",
-                    "series": series[entry.label],
-                    "x": [row.epochs_to_target],
-                    "y": [place],
-                    "marker": {"symbol": "line-ns-open", "size": 20, "line": {"width": 3}},
-                    "hovertemplate": f"{label}<br>median: epoch %{{x}}<extra></extra>",
-                    "showlegend": False,
-                }
-            )
-    return Figure(
-        f"Epochs to {metric_name(rows[0].metric)} {number(target)}",
-        traces,
-        {
-            "xaxis": {
-                "title": {"text": "epoch"},
-                "range": [first - 1, last + 0.03 * (last - first + 1)],
-                "tickformat": "d",
-            },
-            "hovermode": "closest",
-        },
-        "A dot is a run, the tick its optimizer's median (none when half of the runs missed).",
-        height=90 + 26 * len(rows),
-        wide=True,
-        rows=[(escape(name), _missed(row)) for name, row in zip(shortened([row.label for row in rows]), rows)],
-    )
+    return data
 
 
-def _missed(row: Row) -> str:
-    return f"{row.ended - row.reached} of {row.ended} missed" if row.reached < row.ended else ""
+def _hidden(group: TaskGroup, metrics: Sequence[str]) -> list[str]:
+    """With many contestants, all but the baseline and the best: thirty curves at once show nothing."""
+    if len(group.contestants) <= MOST_SHOWN or not metrics:
+        return []
+
+    def rank(contestant: ContestantRuns) -> float:
+        values = [value for run in contestant.runs if (value := value_at(run, metrics[0])) is not None]
+        mean = sum(values) / len(values) if values else math.inf
+        return -mean if values and higher_is_better(metrics[0], group.task) else mean
+
+    return [contestant.label for contestant in sorted(group.contestants[1:], key=rank)[MOST_SHOWN - 1 :]]
+
+
+def _curve(run: Run, metric: str, epochs: list[int]) -> list[float | None]:
+    recorded = {record["epoch"]: record.get(metric) for record in run.epochs}
+    return [_short(recorded.get(epoch)) for epoch in epochs]
+
+
+def _seconds(run: Run, epochs: list[int]) -> list[float | None]:
+    total, sums = 0.0, dict[int, float]()
+    for record in run.epochs:
+        total += record.get("seconds") or 0.0
+        sums[record["epoch"]] = total
+    return [_short(sums.get(epoch)) for epoch in epochs]
+
+
+def _short(value: float | None) -> float | None:
+    """Four digits: more than a screen can show. JSON has no infinity, and a curve no place for it."""
+    if value is None or not math.isfinite(value):
+        return None
+    if isinstance(value, int) or value == int(value):
+        return int(value)
+    return float(f"{value:.4g}")

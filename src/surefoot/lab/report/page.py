@@ -6,58 +6,21 @@ import html
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
 from surefoot._extras import require
-from surefoot.lab.report.curves import CurveData
-
-#: Colours and dashes of the contestants: 35 pairs, of which neighbours differ in both (see report.css).
-COLOURS, DASHES = 8, ["solid", "9px,3px", "3px,3px", "9px,3px,2px,3px", "15px,4px"]
-
-
-@dataclass(frozen=True)
-class Figure:
-    """A Plotly figure: traces and layout as plain dictionaries, coloured by the page.
-
-    A trace may carry ``"series": i``, which gives it the colour and dash of the i-th contestant. An axis with the
-    tickformat "d" counts something, and has ticks at whole numbers only. With `rows`, pairs of a name and a note, y is
-    the number of a row, 0 at the top; the page puts the names beside the rows or, on a narrow screen, above them.
-    """
-
-    title: str
-    traces: Sequence[Mapping[str, Any]] = ()
-    layout: Mapping[str, Any] = field(default_factory=dict)
-    caption: str = ""
-    height: int = 320
-    wide: bool = False
-    rows: Sequence[tuple[str, str]] = ()
-
-
-@dataclass(frozen=True)
-class CurveFigure:
-    """Curves over training with a band, drawn by the page from `data` so that its switches can redraw them.
-
-    `inside` marks what an optimizer tells of itself, where a difference from the baseline means nothing.
-    """
-
-    title: str
-    data: CurveData
-    metric: str
-    caption: str = ""
-    log: bool = False
-    inside: bool = False
-    height: int = 300
-    wide: bool = False
+from surefoot.lab.report.draw import DASHES, PALETTE, plotly, style_of
+from surefoot.lab.report.figures import CurveData, CurvePanel, Panel
 
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the page: a title, a plain sentence, HTML of one's own, figures, and sections within.
+    """A part of the page: a title, a plain sentence, HTML of one's own, panels, and sections within.
 
     The title and the lead are plain text and escaped; `html` is taken as it is, so escape in it what others
     wrote (`escape`). `controls` adds the switches of curves, `plain` leaves the heading out.
@@ -69,7 +32,7 @@ class Section:
     title: str
     lead: str = ""
     html: str = ""
-    figures: Sequence[Figure | CurveFigure] = ()
+    panels: Sequence[Panel | CurvePanel] = ()
     sections: Sequence[Section] = ()
     controls: Literal["", "curves", "inside"] = ""
     plain: bool = False
@@ -157,40 +120,39 @@ class _Builder:
         # only top sections are linked to; those within may share a title
         anchor = f' id="{_unique(section.anchor, self.anchors)}"' if level == 2 else ""
         lead = f'<p class="lead">{escape(section.lead)}</p>' if section.lead else ""
-        figures = "".join(self.figure(figure) for figure in section.figures)
-        columns = 3 if len(section.figures) % 3 == 0 else 2
+        figures = "".join(self.figure(panel) for panel in section.panels)
+        columns = 3 if len(section.panels) % 3 == 0 else 2
         grid = f'<div class="figures" style="--columns:{columns}">{figures}</div>' if figures else ""
         inner = "".join(self.section(each, level + 1) for each in section.sections)
         controls = _asset("controls.html").replace("{{kind}}", section.controls) if section.controls else ""
         heading = "" if section.plain else f"<h{level}>{escape(section.title)}</h{level}>"
         return f'<{name} class="part"{anchor}>{heading}{lead}{controls}{section.html}{grid}{inner}</{name}>'
 
-    def figure(self, figure: Figure | CurveFigure) -> str:
+    def figure(self, panel: Panel | CurvePanel) -> str:
         number = len(self.figures)
-        spec: dict[str, Any] = {"title": figure.title, "height": figure.height}
-        if isinstance(figure, CurveFigure):
-            if not any(figure.data is block for block in self.blocks):
-                self.blocks.append(figure.data)
-            block = next(i for i, block in enumerate(self.blocks) if block is figure.data)
-            spec |= {"kind": "curves", "block": block, "metric": figure.metric, "log": figure.log}
-            spec["inside"] = figure.inside
+        spec: dict[str, Any] = {"title": panel.title, "height": panel.height}
+        if isinstance(panel, CurvePanel):
+            if not any(panel.data is block for block in self.blocks):
+                self.blocks.append(panel.data)
+            block = next(i for i, block in enumerate(self.blocks) if block is panel.data)
+            spec |= {"kind": "curves", "block": block, "metric": panel.metric, "log": panel.log}
+            spec["inside"] = panel.inside
         else:
-            spec |= {"kind": "plot", "data": list(figure.traces), "layout": dict(figure.layout)}
-            spec |= {"rows": [list(row) for row in figure.rows]} if figure.rows else {}
+            spec |= {"kind": "plot", **plotly(panel)}
         self.figures.append(spec)
-        wide = " wide" if figure.wide else ""
-        caption = f"<figcaption>{escape(figure.caption)}</figcaption>" if figure.caption else ""
+        wide = " wide" if panel.wide else ""
+        caption = f"<figcaption>{escape(panel.caption)}</figcaption>" if panel.caption else ""
         return (
-            f'<figure class="plot{wide}"><h4>{escape(figure.title)}</h4>'
-            f'<div class="canvas" id="figure-{number}" style="height:{figure.height}px" role="img" '
-            f'aria-label="{escape(figure.title)}"></div>{caption}</figure>'
+            f'<figure class="plot{wide}"><h4>{escape(panel.title)}</h4>'
+            f'<div class="canvas" id="figure-{number}" style="height:{panel.height}px" role="img" '
+            f'aria-label="{escape(panel.title)}"></div>{caption}</figure>'
         )
 
     def json(self) -> str:
         blocks = ",".join(block.json() for block in self.blocks)
         figures = json.dumps(self.figures, separators=(",", ":"), allow_nan=False)
         dashes = json.dumps(DASHES)
-        return escape_json(f'{{"figures":{figures},"blocks":[{blocks}],"colours":{COLOURS},"dashes":{dashes}}}')
+        return escape_json(f'{{"figures":{figures},"blocks":[{blocks}],"colours":{len(PALETTE)},"dashes":{dashes}}}')
 
 
 def escape_json(text: str) -> str:
@@ -227,14 +189,3 @@ def swatch(series: int) -> str:
         f'<svg class="swatch" viewBox="0 0 30 8" aria-hidden="true"><line x1="0" y1="4" x2="30" y2="4" '
         f'stroke="var(--s{colour})" stroke-width="3"{dashes}/></svg>'
     )
-
-
-def style_of(series: int) -> tuple[int, str]:
-    """Colour number and dash of the i-th contestant; the baseline alone is drawn in ink.
-
-    >>> style_of(0), style_of(1), style_of(8)
-    ((0, 'solid'), (1, '9px,3px'), (1, '9px,3px,2px,3px'))
-    """
-    if series == 0:
-        return 0, DASHES[0]
-    return 1 + (series - 1) % (COLOURS - 1), DASHES[series % len(DASHES)]

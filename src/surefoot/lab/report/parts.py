@@ -10,8 +10,9 @@ from surefoot.lab.analyse.audit import Finding
 from surefoot.lab.analyse.comparison import Row, Summary
 from surefoot.lab.analyse.groups import TaskGroup
 from surefoot.lab.analyse.verdicts import count, number
-from surefoot.lab.report.curves import CurveData
-from surefoot.lab.report.page import escape, style_of, swatch
+from surefoot.lab.report.draw import style_of
+from surefoot.lab.report.figures import CurveData
+from surefoot.lab.report.page import escape, swatch
 from surefoot.lab.report.tables import COLUMNS, MARKS, headline, metric_name
 
 if TYPE_CHECKING:

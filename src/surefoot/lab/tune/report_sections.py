@@ -7,10 +7,11 @@ import math
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 from surefoot.lab.analyse.verdicts import count, number
-from surefoot.lab.report import Figure, Section, escape, write_page
+from surefoot.lab.report import Section, escape, write_page
+from surefoot.lab.report.figures import Axis, Line, Markers, Panel
 from surefoot.lab.report.tables import metric_name
 from surefoot.lab.tune.result import StudyResult, Tuning, settings_of
 from surefoot.lab.tune.space import Grid, Range
@@ -55,13 +56,13 @@ def tuning_sections(tuning: Tuning, command: str = "") -> list[Section]:
         Section(
             "Sensitivity",
             "The value of every setting against each option: a flat valley is easy to tune, a narrow one is not.",
-            figures=sensitivity(tuning),
+            panels=sensitivity(tuning),
         ),
         Section(
             "Best so far against budget",
             "The best value found after so much training, all seeds and pruned trials counted: what a search of any "
             "smaller budget would have found.",
-            figures=[best_so_far(tuning)],
+            panels=[best_so_far(tuning)],
         ),
     ]
     commands = [line for line in (command, shlex.join(tuning.command)) if line]
@@ -71,115 +72,96 @@ def tuning_sections(tuning: Tuning, command: str = "") -> list[Section]:
     return sections
 
 
-def sensitivity(tuning: Tuning) -> list[Figure]:
+def sensitivity(tuning: Tuning) -> list[Panel]:
     """Value against each option that was tried, one colour per optimizer, one marker per trial."""
     names = dict.fromkeys(name for study in tuning.studies for name in study.plan.space.options)
-    values = [one.value for study in tuning.studies for one in study.trials if math.isfinite(one.value)]
+    values = [trial.value for study in tuning.studies for trial in study.trials if math.isfinite(trial.value)]
     if not values:
         return []
     plan = tuning.studies[0].plan
     worst = min(values) if plan.maximize else max(values)
-    figures = []
+    panels = []
     for name in names:
-        tried = [study for study in tuning.studies if name in study.plan.space.options]
-        traces = [trace for study in tried for trace in _markers(study, name, worst, tuning.studies.index(study))]
-        axis: dict[str, Any] = {"title": {"text": name}, "type": _scale(tried, name)}
-        if axis["type"] == "log":
-            axis |= {"exponentformat": "power", "dtick": 1}
-        figures.append(
-            Figure(
+        tried = [(series, study) for series, study in enumerate(tuning.studies) if name in study.plan.space.options]
+        lines = [_trials(study, name, worst, series) for series, study in tried if study.trials]
+        scale = _scale([study for _, study in tried], name)
+        panels.append(
+            Panel(
                 f"{metric_name(plan.metric).capitalize()} against {name}",
-                traces,
-                {"xaxis": axis, "yaxis": _value_axis(plan.metric, values), "showlegend": True, "hovermode": "closest"},
+                lines,
+                Axis(name, scale, powers=scale == "log"),
+                _value_axis(plan.metric, values),
                 f"{'Higher' if plan.maximize else 'Lower'} is better. Full markers: trained to the end, the best one "
                 "large; open ones: stopped early, with their value there; ✕: diverged, drawn at the worst value.",
                 height=380,
             )
         )
-    return figures
+    return panels
 
 
-def best_so_far(tuning: Tuning) -> Figure:
+def best_so_far(tuning: Tuning) -> Panel:
     """The best value found against the epochs trained until then."""
-    traces: list[dict[str, Any]] = []
-    for series, study in enumerate(tuning.studies):
-        spent, best = 0, math.nan
-        x, y, text = [], [], []
-        for one in study.trials:
-            spent += one.epochs
-            better = one.value > best if study.plan.maximize else one.value < best
-            if one.state == "done" and (math.isnan(best) or better):
-                best = one.value
-                x.append(spent)
-                y.append(best)
-                text.append(f"{escape(study.plan.label)} {escape(settings_of(one.options))}<br>{number(best)}")
-        if x and x[-1] < spent:
-            x, y, text = [*x, spent], [*y, y[-1]], [*text, text[-1]]
-        traces.append(
-            {
-                "type": "scatter",
-                "mode": "lines+markers",
-                "line": {"shape": "hv"},
-                "name": escape(study.plan.label),
-                "series": series,
-                "x": x,
-                "y": y,
-                "text": text,
-                "hovertemplate": "%{text}<br>after %{x} epochs<extra></extra>",
-            }
-        )
+    lines = [_best(study, series) for series, study in enumerate(tuning.studies)]
     metric = tuning.studies[0].plan.metric
-    found = [value for trace in traces for value in trace["y"]]
-    return Figure(
+    return Panel(
         f"Best {metric_name(metric)} so far",
-        traces,
-        {
-            "xaxis": {"title": {"text": "epochs trained"}, "rangemode": "tozero"},
-            "yaxis": _value_axis(metric, found),
-            "showlegend": True,
-        },
+        lines,
+        Axis("epochs trained", from_zero=True),
+        _value_axis(metric, [value for line in lines for value in line.y]),
         height=380,
         wide=True,
     )
 
 
-def _markers(study: StudyResult, name: str, worst: float, series: int) -> list[dict[str, Any]]:
-    x, y, text, symbols, sizes = [], [], [], [], []
-    for one in study.trials:
-        x.append(one.options[name])
-        y.append(one.value if math.isfinite(one.value) else worst)
-        value = "diverged" if one.state == "diverged" else number(one.value)
-        note = ", stopped early" if one.state == "pruned" else ""
-        text.append(f"{escape(study.plan.label)} {escape(settings_of(one.options))}<br>{value}{note}")
-        symbols.append({"done": "circle", "pruned": "circle-open", "diverged": "x"}[one.state])
-        sizes.append(13 if one is study.best else 7)
-    if not x:
-        return []
-    return [
-        {
-            "type": "scatter",
-            "mode": "markers",
-            "name": escape(study.plan.label),
-            "series": series,
-            "x": x,
-            "y": y,
-            "text": text,
-            "marker": {"symbol": symbols, "size": sizes},
-            "hovertemplate": "%{text}<extra></extra>",
-        }
-    ]
+def _best(study: StudyResult, series: int) -> Line:
+    spent, best = 0, math.nan
+    x: list[int] = []
+    y: list[float] = []
+    names: list[str] = []
+    for trial in study.trials:
+        spent += trial.epochs
+        better = trial.value > best if study.plan.maximize else trial.value < best
+        if trial.state == "done" and (math.isnan(best) or better):
+            best = trial.value
+            x, y = [*x, spent], [*y, best]
+            names.append(f"{study.plan.label} {settings_of(trial.options)}\n{number(best)}")
+    if x and x[-1] < spent:
+        x, y, names = [*x, spent], [*y, y[-1]], [*names, names[-1]]
+    text = [f"{name}\nafter {epochs} epochs" for name, epochs in zip(names, x)]
+    return Line(study.plan.label, x, y, series, text=text, markers=Markers(size=6), steps=True)
 
 
-def _scale(tried: list[StudyResult], name: str) -> str:
+def _trials(study: StudyResult, name: str, worst: float, series: int) -> Line:
+    symbols = {"done": "circle", "pruned": "circle-open", "diverged": "x"}
+    text = []
+    for trial in study.trials:
+        value = "diverged" if trial.state == "diverged" else number(trial.value)
+        note = ", stopped early" if trial.state == "pruned" else ""
+        text.append(f"{study.plan.label} {settings_of(trial.options)}\n{value}{note}")
+    return Line(
+        study.plan.label,
+        [trial.options[name] for trial in study.trials],
+        [trial.value if math.isfinite(trial.value) else worst for trial in study.trials],
+        series,
+        text=text,
+        markers=Markers(
+            [symbols[trial.state] for trial in study.trials],
+            [13 if trial is study.best else 7 for trial in study.trials],
+        ),
+        connected=False,
+    )
+
+
+def _scale(tried: list[StudyResult], name: str) -> Literal["linear", "log", "category"]:
     options = [study.plan.space.options[name] for study in tried]
-    if all(isinstance(one, Range) or (one.numeric and one.ends[0] > 0) for one in options):
+    if all(isinstance(option, Range) or (option.numeric and option.ends[0] > 0) for option in options):
         return "log"
-    return "linear" if all(isinstance(one, Grid) and one.numeric for one in options) else "category"
+    return "linear" if all(isinstance(option, Grid) and option.numeric for option in options) else "category"
 
 
-def _value_axis(metric: str, values: list[float]) -> dict[str, Any]:
+def _value_axis(metric: str, values: Sequence[float]) -> Axis:
     wide = bool(values) and min(values) > 0 and max(values) / min(values) > 10
-    return {"title": {"text": metric_name(metric)}, "type": "log" if wide else "linear"}
+    return Axis(metric_name(metric), "log" if wide else "linear")
 
 
 def _lead(tuning: Tuning) -> str:

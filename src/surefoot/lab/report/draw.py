@@ -1,0 +1,220 @@
+"""Draws the same panels twice: as Plotly's JSON for the page, and with matplotlib for documents (PNG and PDF)."""
+
+from __future__ import annotations
+
+import html
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from surefoot._extras import require
+from surefoot.lab.report.figures import Axis, Figure, Line, Panel
+
+if TYPE_CHECKING:
+    import matplotlib.figure
+    from matplotlib.axes import Axes
+
+#: Colours that colour-blind readers can distinguish, ink first for the baseline; report.css has the same.
+PALETTE = ("#17232c", "#0072b2", "#d55e00", "#009e73", "#a8438f", "#bf8600", "#3d9fd3", "#6b6a1e")
+#: Dashes in pixels; with the colours they make 35 styles, and neighbours differ in both.
+DASHES = ("solid", "9px,3px", "3px,3px", "9px,3px,2px,3px", "15px,4px")
+#: Width of the page's lines in pixels: its dashes are in pixels, those of matplotlib in widths of the line.
+_WIDTH = 2.2
+
+
+def style_of(series: int) -> tuple[int, str]:
+    """Colour number and dash of the i-th contestant; only the baseline is drawn in ink.
+
+    >>> style_of(0), style_of(1), style_of(8)
+    ((0, 'solid'), (1, '9px,3px'), (1, '9px,3px,2px,3px'))
+    """
+    if series == 0:
+        return 0, DASHES[0]
+    return 1 + (series - 1) % (len(PALETTE) - 1), DASHES[series % len(DASHES)]
+
+
+def plotly(panel: Panel) -> dict[str, Any]:
+    """Data, layout and rows of a panel for report.js, which adds the colours of each trace's `series`.
+
+    Plotly reads HTML in every text, so all of them are escaped here.
+    """
+    listed = any(line.label and line.listed for line in panel.lines)
+    layout = {"xaxis": _plotly_axis(panel.x), "yaxis": _plotly_axis(panel.y), "showlegend": listed}
+    figure: dict[str, Any] = {"data": [trace for line in panel.lines for trace in _traces(line)], "layout": layout}
+    if panel.rows:
+        figure["rows"] = [[_plotly_text(name), _plotly_text(note)] for name, note in panel.rows]
+    return figure
+
+
+def _plotly_axis(axis: Axis) -> dict[str, Any]:
+    layout: dict[str, Any] = {"title": {"text": _plotly_text(axis.title)}, "type": axis.scale}
+    if axis.whole:
+        layout["tickformat"] = "d"
+    if axis.ticks:
+        layout |= {"tickvals": list(axis.ticks), "ticktext": [f"{tick:g}" for tick in axis.ticks]}
+    if axis.powers:
+        layout |= {"exponentformat": "power", "dtick": 1}
+    if axis.span:
+        layout["range"] = list(axis.span)
+    if axis.from_zero:
+        layout["rangemode"] = "tozero"
+    return layout
+
+
+def _traces(line: Line) -> list[dict[str, Any]]:
+    mode = "+".join([*(["lines"] if line.connected else []), *(["markers"] if line.markers else [])])
+    x = [value + line.shift for value in line.x] if line.shift else list(line.x)
+    trace: dict[str, Any] = {"type": "scatter", "mode": mode, "series": line.series, "x": x, "y": list(line.y)}
+    if line.label:
+        trace["name"] = _plotly_text(line.label)
+    if not line.label or not line.listed:
+        trace["showlegend"] = False
+    if line.dash is not None:
+        trace["line"] = {"dash": DASHES[line.dash]}
+    if line.steps:
+        trace["line"] = {"shape": "hv"}
+    if line.faint:
+        trace["opacity"] = 0.25
+    if line.text:
+        trace |= {"text": [_plotly_text(text) for text in line.text], "hovertemplate": "%{text}<extra></extra>"}
+    if line.error:
+        trace["error_y"] = {"type": "data", "array": list(line.error), "thickness": 1.2, "width": 3}
+    if line.markers:
+        marker = {"symbol": line.markers.symbol, "size": line.markers.size, "opacity": line.markers.opacity}
+        trace["marker"] = {name: value for name, value in marker.items() if value is not None}
+        if line.markers.line_width is not None:
+            trace["marker"]["line"] = {"width": line.markers.line_width}
+    return [*_band_trace(line), trace]
+
+
+def _band_trace(line: Line) -> list[dict[str, Any]]:
+    if not any(low < high for low, high in line.band):
+        return []
+    low, high = zip(*line.band)
+    outline = {"x": [*line.x, *reversed(line.x)], "y": [*high, *reversed(low)], "fill": "toself"}
+    shade = {"mode": "lines", "line": {"width": 0}, "fillcolor": _transparent(line.series), "hoverinfo": "skip"}
+    return [{"type": "scatter", **outline, **shade, "showlegend": False}]
+
+
+def _transparent(series: int) -> str:
+    """The colour of a series, nearly transparent.
+
+    >>> _transparent(1)
+    'rgba(0,114,178,0.14)'
+    """
+    code = PALETTE[style_of(series)[0]]
+    red, green, blue = (int(code[k : k + 2], 16) for k in (1, 3, 5))
+    return f"rgba({red},{green},{blue},0.14)"
+
+
+def _plotly_text(text: str) -> str:
+    """Text as Plotly shows it literally.
+
+    >>> _plotly_text("a <b>\\nc")
+    'a &lt;b&gt;<br>c'
+    """
+    return html.escape(text).replace("\n", "<br>")
+
+
+def save(figure: Figure, folder: Path) -> list[Path]:
+    """Write a figure as PNG and PDF; the same figure gives the same bytes."""
+    drawn = draw(figure)
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = [folder / f"{figure.name}.png", folder / f"{figure.name}.pdf"]
+    drawn.savefig(paths[0], dpi=110, metadata={"Software": None})
+    drawn.savefig(paths[1], metadata={"CreationDate": None, "Producer": None, "Creator": None})
+    return paths
+
+
+def draw(figure: Figure) -> matplotlib.figure.Figure:
+    """A figure as matplotlib's, without touching pyplot's state."""
+    module = require("matplotlib.figure", extra="lab")
+    columns = max(len(row) for row in figure.rows)
+    size = (max(5.6, 4.2 * columns), 0.9 + 3.1 * len(figure.rows))
+    drawn: matplotlib.figure.Figure = module.Figure(figsize=size, layout="constrained")
+    drawn.suptitle(figure.title)
+    handles: dict[str, Any] = {}
+    for row, panels in zip(drawn.subplots(len(figure.rows), columns, squeeze=False), figure.rows):
+        for axes, panel in zip(row, panels):
+            in_panel = draw_panel(axes, panel)
+            handles |= {label: handle for label, handle in in_panel.items() if label not in handles}
+            if len(figure.rows) > 1:
+                axes.legend(in_panel.values(), in_panel.keys(), fontsize=6)
+    if len(figure.rows) == 1:
+        columns = min(4, len(handles), int(size[0] / 2.4))
+        drawn.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=columns, fontsize=8)
+    return drawn
+
+
+def draw_panel(axes: Axes, panel: Panel) -> dict[str, Any]:
+    """Draw a panel on matplotlib's axes; returns what a legend shows, by label."""
+    handles: dict[str, Any] = {}
+    for line in panel.lines:
+        handle = _draw_line(axes, line)
+        handles.setdefault(line.label, handle)
+    axes.set(title=panel.title, xlabel=panel.x.title, ylabel=panel.y.title)
+    ticker = require("matplotlib.ticker", extra="lab")
+    if panel.x.whole:
+        axes.xaxis.set_major_locator(ticker.MaxNLocator(6, integer=True))
+    for scale, set_scale in ((panel.x.scale, axes.set_xscale), (panel.y.scale, axes.set_yscale)):
+        if scale == "log":
+            set_scale("log")
+    axes.set_ylim(*y_limits(panel))
+    for scale, axis in ((panel.x.scale, axes.xaxis), (panel.y.scale, axes.yaxis)):
+        if scale == "log":
+            axis.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0)))
+            axis.set_major_formatter(ticker.FormatStrFormatter("%g"))
+            axis.set_minor_formatter(ticker.NullFormatter())
+            if axis.get_view_interval()[1] < 3 * axis.get_view_interval()[0]:  # 1, 2 and 5 would be too few
+                axis.set_major_locator(ticker.MaxNLocator(7, steps=[1, 2, 5, 10]))
+    axes.grid(alpha=0.25, linewidth=0.5)
+    return handles
+
+
+def y_limits(panel: Panel) -> tuple[float, float]:
+    """From the lowest to the highest line or point; a band or an error bar that leaves the panel is cut there."""
+    log = panel.y.scale == "log"
+    values = [y for line in panel.lines for y in line.y if y > 0 or not log]
+    if not values:
+        return (0.1, 1.0)
+    low, high = min(values), max(values)
+    if log:
+        room = (high / low) ** 0.08 if high > low else 1.1
+        return low / room, high * room
+    room = 0.08 * (high - low) or 0.08 * abs(high) or 1.0
+    return low - room, min(high + room, max(panel.y.largest, high))
+
+
+def _draw_line(axes: Axes, line: Line) -> Any:
+    number, dash = style_of(line.series)
+    colour = PALETTE[number]
+    if not line.connected:
+        return axes.errorbar(
+            [x + line.shift for x in line.x], line.y, line.error or None, fmt="o", label=line.label, color=colour,
+            markerfacecolor="white", markersize=4, capsize=2, linewidth=0.8,
+        )  # fmt: skip
+    [handle] = axes.plot(
+        line.x,
+        line.y,
+        label=line.label,
+        linestyle=_pattern(dash if line.dash is None else DASHES[line.dash]),
+        drawstyle="steps-post" if line.steps else "default",
+        marker="o" if line.markers else "",
+        color=colour,
+        alpha=0.25 if line.faint else 1.0,
+        linewidth=0.8 if line.faint else 1.4,
+    )
+    if line.band:
+        low, high = zip(*line.band)
+        axes.fill_between(line.x, low, high, color=colour, alpha=0.15, linewidth=0)
+    return handle
+
+
+def _pattern(dash: str) -> Any:
+    """A dash of the page as matplotlib takes it.
+
+    >>> _pattern("solid"), _pattern("11px,2.2px")
+    ('solid', (0, [5.0, 1.0]))
+    """
+    if dash == "solid":
+        return dash
+    return 0, [round(float(part.removesuffix("px")) / _WIDTH, 2) for part in dash.split(",")]

@@ -1,0 +1,129 @@
+"""Panels made from runs: mean curves, sensitivity to an option, and time to target."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from surefoot.lab.analyse.audit import sweeps
+from surefoot.lab.analyse.comparison import Row, time_to_target
+from surefoot.lab.analyse.groups import ContestantRuns, TaskGroup, higher_is_better, value_at
+from surefoot.lab.analyse.stats import MeanStd, mean_std
+from surefoot.lab.analyse.verdicts import number, plus_minus
+from surefoot.lab.report.figures import Axis, Line, Markers, Panel, mean_curve
+from surefoot.lab.report.labels import shortened
+from surefoot.lab.report.tables import metric_name
+
+
+def curves_panel(group: TaskGroup, metric: str, *, band: bool = True, log: bool = False) -> Panel:
+    """The mean of a metric over seeds, one curve per contestant, for `Results.plot`."""
+    lines = [
+        mean_curve(contestant.runs, metric, contestant.label, series)
+        for series, contestant in enumerate(group.contestants)
+    ]
+    drawn = [line if band else replace(line, band=()) for line in lines if line]
+    return Panel(group.name, drawn, y=Axis(metric_name(metric), "log" if log else "linear"))
+
+
+def sensitivity(group: TaskGroup, metric: str, series: dict[str, int]) -> list[Panel]:
+    """Final metric against eta or lr, one line per optimizer, when contestants differ in that option alone."""
+    panels = []
+    found = sweeps(group)
+    for option in dict.fromkeys(name for name, _ in found):
+        groups = [contestants for name, contestants in found if name == option]
+        swept = {id(contestant) for contestants in groups for _, contestant in contestants}
+        values = sorted({value for contestants in groups for value, _ in contestants})
+        lines = [_sweep(contestants, metric, series) for contestants in groups]
+        if id(group.baseline) not in swept:
+            lines = [*_level(group.baseline, metric, values, series), *lines]
+        is_log = values[0] > 0
+        panels.append(
+            Panel(
+                f"{metric_name(metric).capitalize()} against {option}",
+                lines,
+                Axis(option, "log" if is_log else "linear", ticks=values if is_log else ()),
+                Axis(f"final {metric_name(metric)}"),
+                "Mean ± std over the runs that ended. "
+                + ("Higher is better. " if higher_is_better(metric, group.task) else "Lower is better. ")
+                + "An empty marker: some runs diverged at this value.",
+                height=360,
+            )
+        )
+    return panels
+
+
+def _sweep(contestants: list[tuple[float, ContestantRuns]], metric: str, series: dict[str, int]) -> Line:
+    points = [(value, contestant, _final(contestant, metric)) for value, contestant in contestants]
+    points = [(value, contestant, final) for value, contestant, final in points if final.n]
+    text = []
+    for _, contestant, final in points:
+        lost = f", {len(contestant.diverged)} diverged" if contestant.diverged else ""
+        text.append(f"{contestant.label}\n{plus_minus(final.mean, final.std)} (n={final.n}{lost})")
+    first = contestants[0][1]
+    return Line(
+        str(first.optimizer.get("class", first.label)).rpartition(".")[2].rpartition(":")[2],
+        [value for value, _, _ in points],
+        [final.mean for _, _, final in points],
+        series[first.label],
+        error=[final.std if final.n > 1 else 0.0 for _, _, final in points],
+        text=text,
+        markers=Markers(["circle-open" if contestant.diverged else "circle" for _, contestant, _ in points], 8),
+    )
+
+
+def _level(contestant: ContestantRuns, metric: str, values: list[float], series: dict[str, int]) -> list[Line]:
+    final = _final(contestant, metric)
+    if final.n == 0:
+        return []
+    text = f"{contestant.label}\n{plus_minus(final.mean, final.std)} (n={final.n})"
+    ends = [values[0], values[-1]]
+    return [Line(f"{contestant.label} (baseline)", ends, [final.mean] * 2, series[contestant.label], text=[text] * 2)]
+
+
+def _final(contestant: ContestantRuns, metric: str) -> MeanStd:
+    return mean_std([value for run in contestant.runs if (value := value_at(run, metric)) is not None])
+
+
+def time_to_target_panel(group: TaskGroup, rows: list[Row], series: dict[str, int]) -> Panel | None:
+    """Epochs to target, run by run: a dot for a run that reached it, a tick at the median."""
+    target = rows[0].target
+    if target is None:
+        return None
+    lines = []
+    first = min((run.epochs[0]["epoch"] for run in group.runs if run.epochs), default=1)
+    last = max((run.epochs[-1]["epoch"] for run in group.runs if run.epochs), default=1)
+    for place, (contestant, row) in enumerate(zip(group.contestants, rows)):
+        ended = [run for run in contestant.runs if run.finished or run.diverged]
+        times = [(run.seed, time_to_target(run, row.metric, target, row.higher_is_better)[1]) for run in ended]
+        reached = [(seed, time) for seed, time in times if math.isfinite(time)]
+        lines.append(
+            Line(
+                "",
+                [time for _, time in reached],
+                [place] * len(reached),
+                series[contestant.label],
+                text=[f"{contestant.label}, seed {seed}\nepoch {number(time)}" for seed, time in reached],
+                markers=Markers(size=9, opacity=0.55),
+                connected=False,
+            )
+        )
+        median = row.epochs_to_target
+        if median is not None and math.isfinite(median):
+            text = [f"{contestant.label}\nmedian: epoch {number(median)}"]
+            tick = Markers("line-ns-open", 20, line_width=3)
+            lines.append(
+                Line("", [median], [place], series[contestant.label], text=text, markers=tick, connected=False)
+            )
+    return Panel(
+        f"Epochs to {metric_name(rows[0].metric)} {number(target)}",
+        lines,
+        Axis("epoch", whole=True, span=(first - 1, last + 0.03 * (last - first + 1))),
+        caption="A dot is a run, the tick its optimizer's median (none when half of the runs missed).",
+        height=90 + 26 * len(rows),
+        wide=True,
+        rows=[(name, _missed(row)) for name, row in zip(shortened([row.label for row in rows]), rows)],
+    )
+
+
+def _missed(row: Row) -> str:
+    return f"{row.ended - row.reached} of {row.ended} missed" if row.reached < row.ended else ""

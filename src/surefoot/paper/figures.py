@@ -1,0 +1,283 @@
+"""The figures of the paper and of its ablation, made from the runs.
+
+Only what was run is drawn. A figure without runs is None, and the scorecard says that it is missing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from surefoot.lab.analyse.groups import value_at
+from surefoot.lab.analyse.stats import mean_std
+from surefoot.lab.report.figures import Axis, Figure, Line, Markers, Panel, band, mean_curve
+from surefoot.lab.store import Run
+from surefoot.paper.ablation import IMAGES, at_horizon, pieces_run, rates_run
+from surefoot.paper.cells import RECORDED, Place, Replication
+from surefoot.paper.published import (
+    EPOCHS,
+    METRICS,
+    OPTIMIZERS,
+    TITLES,
+    Configuration,
+    configurations,
+    eta_of,
+    find,
+)
+
+#: Each optimizer keeps its colour and dash in every figure; Adam, the baseline, is black.
+SERIES = {"Adam": 0, "AdamUCB": 1, "AdamCB": 2, "AdamS": 3}
+#: The axis of each metric: losses on a log scale.
+_AXES = {
+    "train_loss": Axis(scale="log"),
+    "val_loss": Axis(scale="log"),
+    "val_acc": Axis(largest=100.0),
+}
+_HEIGHT = 380
+_PUBLISHED = Markers("circle-open")
+_CURVES = "Lines: our mean over seeds, bands one standard deviation. Points: the published mean ± std of three seeds."
+
+
+@dataclass(frozen=True)
+class Figures:
+    """The figures that could be drawn, and the names of those that could not."""
+
+    drawn: list[Figure] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+
+
+def paper_figures(replication: Replication, steps: Mapping[str, Sequence[tuple[float, float]]]) -> Figures:
+    """Every figure of the paper and of its ablation, as far as there are runs.
+
+    Args:
+        replication: our runs.
+        steps: the effective step size by epoch, as `surefoot.paper.steps` reads it.
+    """
+    by_name = {setting.name: setting for setting in configurations()}
+    plain, dropout = by_name["CNN 128"], by_name["CNN 128 with dropout"]
+    figures: dict[str, Figure | None] = {"surface": surface()}
+    for setting in configurations():
+        figures[setting.name.lower().replace(" ", "-")] = comparison(replication, setting)
+    figures["cnn"] = stacked(replication, [plain, dropout])
+    figures["dropout-adams"] = dropout_against_adams(replication, plain, dropout)
+    for model in ("lr", "mlp", "cnn"):
+        figures[f"eta-{model}"] = across_eta(replication, by_name[f"{model.upper()} 128"])
+    for model in ("lr", "mlp", "cnn"):
+        figures[f"step-size-{model}"] = step_size(steps, by_name[f"{model.upper()} 128"])
+    for model in ("lr", "mlp"):
+        figures[f"ablation-{model}"] = variants_over_epochs(replication.runs, by_name[f"{model.upper()} 128"])
+    figures["ablation-cnn"] = across_rates(replication.runs, plain)
+    return Figures(
+        [figure for figure in figures.values() if figure], [name for name, figure in figures.items() if not figure]
+    )
+
+
+def metric_panel(metric: str, title: str, lines: Sequence[Line | None], x: Axis | None = None) -> Panel:
+    """The panel of one of the paper's metrics."""
+    there = [line for line in lines if line]
+    return Panel(title, there, x or Axis("epoch", whole=True), _AXES[metric], height=_HEIGHT)
+
+
+def curve(
+    runs: Sequence[Run], metric: str, label: str, series: int, *, dash: int | None = None, until: float = math.inf
+) -> Line | None:
+    """The mean of one of the paper's metrics over seeds, in the paper's unit; see `mean_curve`."""
+    name, unit = RECORDED[metric]
+    return mean_curve(runs, name, label, series, unit=unit, dash=dash, until=until)
+
+
+def _published(setting: Configuration, optimizer: str, metric: str, until: float) -> Line | None:
+    epochs = [epoch for epoch in EPOCHS if epoch <= until]
+    if not epochs:
+        return None
+    values = [find(setting, optimizer, epoch).values[metric] for epoch in epochs]
+    return Line(
+        "published",
+        [float(epoch) for epoch in epochs],
+        [value.mean for value in values],
+        SERIES[optimizer],
+        error=[value.std for value in values],
+        text=[f"published, epoch {epoch:g}: {mean:g} ± {std:g}" for epoch, (mean, std) in zip(epochs, values)],
+        markers=_PUBLISHED,
+        connected=False,
+        shift=until / 70 * (SERIES[optimizer] - (len(SERIES) - 1) / 2),
+        listed=False,
+    )
+
+
+def _panels(replication: Replication, setting: Configuration, suffix: str = "") -> list[Panel] | None:
+    panels = []
+    for metric in METRICS:
+        lines: list[Line | None] = []
+        for optimizer in OPTIMIZERS:
+            eta = eta_of(setting, optimizer)
+            label = optimizer if eta is None else f"{optimizer} {eta:g}"
+            ours = curve(list(replication.of(setting, optimizer).values()), metric, label, SERIES[optimizer])
+            if ours:
+                lines += [ours, _published(setting, optimizer, metric, ours.x[-1])]
+        if not lines:
+            return None
+        panels.append(metric_panel(metric, TITLES[metric] + suffix, lines))
+    return panels
+
+
+def comparison(replication: Replication, setting: Configuration) -> Figure | None:
+    """The four optimizers in one setting."""
+    panels = _panels(replication, setting)
+    name = setting.name.lower().replace(" ", "-")
+    return Figure(name, f"{setting.name} on {setting.dataset}", [panels], _CURVES) if panels else None
+
+
+def stacked(replication: Replication, settings: Sequence[Configuration]) -> Figure | None:
+    """Several settings, one below the other; all of them must have runs."""
+    rows = [_panels(replication, setting, f", {'with' if setting.dropout else 'no'} dropout") for setting in settings]
+    if not all(rows):
+        return None
+    return Figure("cnn", "CNN 128 without and with dropout", [row for row in rows if row], _CURVES)
+
+
+def dropout_against_adams(replication: Replication, plain: Configuration, dropout: Configuration) -> Figure | None:
+    """Adam and AdamS, each with and without dropout."""
+    panels = []
+    for metric in METRICS:
+        lines = [
+            curve(
+                list(replication.of(setting, optimizer).values()),
+                metric,
+                f"{optimizer}{' + dropout' if setting.dropout else ''}",
+                SERIES[optimizer],
+                dash=1 if setting.dropout else 0,  # the colour is the optimizer's, the dash says whether units dropped
+            )
+            for optimizer in ("Adam", "AdamS")
+            for setting in (plain, dropout)
+        ]
+        if not all(lines):
+            return None
+        panels.append(metric_panel(metric, TITLES[metric], lines))
+    caption = "A training loss under dropout is measured with units dropped: compare it with its own kind."
+    return Figure("dropout-adams", "Dropout against AdamS, CNN 128", [panels], caption)
+
+
+def across_eta(replication: Replication, setting: Configuration) -> Figure | None:
+    """Each variant at several eta against Adam: a grid of variants by metrics."""
+    adam = list(replication.of(setting, "Adam").values())
+    rows = []
+    for optimizer in OPTIMIZERS[1:]:
+        swept = sorted(
+            (place.eta, list(seeds.values()))
+            for place, seeds in replication.places.items()
+            if place == Place(setting, optimizer, place.eta) and place.eta
+        )
+        if len(swept) < 2 or not adam:
+            return None
+        # The published eta may have been trained for longer than the others.
+        until = min(max(len(run.epochs) for run in runs) for _, runs in swept)
+        row = []
+        for metric in METRICS:
+            lines = [curve(adam, metric, "Adam", 0, until=until)]
+            lines += [curve(runs, metric, f"eta {eta:g}", 1 + k, until=until) for k, (eta, runs) in enumerate(swept)]
+            row.append(metric_panel(metric, f"{optimizer}: {TITLES[metric]}", lines))
+        rows.append(row)
+    caption = "Lines: mean over seeds, bands one standard deviation. Black: Adam."
+    return Figure(f"eta-{setting.model}", f"Sensitivity to eta, {setting.name}", rows, caption)
+
+
+def variants_over_epochs(runs: Sequence[Run], setting: Configuration) -> Figure | None:
+    """The ablation on one model, over the longest training that three in four of its variants were given."""
+    runs_of = pieces_run(runs, setting)
+    lengths = sorted({len(run.epochs) for seeds in runs_of.values() for run in seeds})
+    reached = {
+        length: {name: ended for name, seeds in runs_of.items() if (ended := at_horizon(seeds, length))}
+        for length in lengths
+    }
+    most = max(map(len, reached.values()), default=0)
+    horizon = max((length for length, ended in reached.items() if 4 * len(ended) >= 3 * most), default=0)
+    shown = reached.get(horizon, {})
+    if len(shown) <= 3:  # Adam and the whole method alone are no ablation
+        return None
+    panels = []
+    for metric in METRICS:
+        lines = [curve(shown[name], metric, name, k, until=horizon) for k, name in enumerate(runs_of) if name in shown]
+        without_bands = [replace(line, band=()) for line in lines if line]  # a dozen bands would hide the lines
+        panels.append(metric_panel(metric, TITLES[metric], without_bands))
+    title = f"What does the work: pieces of the method, {setting.name}, {horizon} epochs"
+    caption = "Lines: mean over seeds; their spread is in the table."
+    return Figure(f"ablation-{setting.model}", title, [panels], caption)
+
+
+def across_rates(runs: Sequence[Run], setting: Configuration) -> Figure | None:
+    """The CNN's ablation: every contestant at every learning rate, at the end."""
+    length, by_name = rates_run(runs, setting)
+    panels = []
+    for metric in METRICS:
+        lines = [_rates_line(by_rate, metric, name, k, length) for k, (name, by_rate) in enumerate(by_name.items())]
+        lines = [line for line in lines if line]
+        if len(lines) < 2:
+            return None
+        panels.append(metric_panel(metric, f"{TITLES[metric]}, epoch {length}", lines, Axis("learning rate", "log")))
+    title = f"CNN 128, {IMAGES} images: every contestant at every learning rate"
+    return Figure("ablation-cnn", title, [panels], "Mean over seeds, bands one standard deviation.")
+
+
+def _rates_line(by_rate: Mapping[float, Sequence[Run]], metric: str, name: str, series: int, epoch: int) -> Line | None:
+    recorded, unit = RECORDED[metric]
+    values = {lr: [value_at(run, recorded, epoch) for run in seeds] for lr, seeds in sorted(by_rate.items())}
+    ended = {lr: [unit * value for value in row if value is not None] for lr, row in values.items()}
+    ended = {lr: row for lr, row in ended.items() if row}
+    if not ended:
+        return None
+    counts = [len(row) for row in ended.values()]
+    least, most = min(counts), max(counts)
+    label = f"{name} (n={least})" if least == most else f"{name} (n={least} to {most})"
+    means = [mean_std(row).mean for row in ended.values()]
+    return Line(label, list(ended), means, series, [band(row) for row in ended.values()])
+
+
+def step_size(steps: Mapping[str, Sequence[tuple[float, float]]], setting: Configuration) -> Figure | None:
+    """The effective step size, a factor of lr, beside that of a cosine decay over the same training."""
+    prefix = f"{setting.name}: "
+    points_of = {name.removeprefix(prefix): points for name, points in steps.items() if name.startswith(prefix)}
+    if not points_of:
+        return None
+    end = max(points[-1][0] for points in points_of.values())
+    lines = [
+        Line(name, [x for x, _ in points], [y for _, y in points], 1 + k)
+        for k, (name, points) in enumerate(points_of.items())
+    ]
+    grid = [end * k / 200 for k in range(201)]
+    lines.append(Line("cosine", grid, [0.5 * (1 + math.cos(math.pi * x / end)) for x in grid], dash=1))
+    caption = (
+        "The mean of recent weights over the root mean square of past weights: what multiplies Adam's step when the "
+        "gradient is weighted. Cosine decay reaches zero at the planned end; the weights know of no end."
+    )
+    panel = Panel("factor of the step size", lines, y=Axis("factor of lr"), height=_HEIGHT)
+    name = f"{setting.name}, {IMAGES} images" if setting.model == "cnn" else setting.name
+    return Figure(f"step-size-{setting.model}", f"Effective step size, {name}", [[panel]], caption)
+
+
+def surface() -> Figure:
+    """The mean of five mini-batch losses of one parameter, and the surface one std above and below it."""
+    grid = [k / 100 for k in range(-200, 201)]
+    batches = [(0.0, 0.0, 1.0), (0.5, 0.35, 1.2), (-0.35, -0.3, 0.8), (0.9, -0.15, 1.1), (-0.6, 0.2, 0.9)]
+    losses = [[_loss(x, *batch) for x in grid] for batch in batches]
+    spreads = [mean_std([loss[k] for loss in losses]) for k in range(len(grid))]
+    lines = [Line("a mini-batch", grid, loss, faint=True, listed=False) for loss in losses]
+    lines += [
+        Line("mean", grid, [spread.mean for spread in spreads]),
+        Line("pessimistic: mean + std", grid, [spread.mean + spread.std for spread in spreads], 1, dash=0),
+        Line("optimistic: mean - std", grid, [spread.mean - spread.std for spread in spreads], 3, dash=1),
+    ]
+    caption = (
+        "Where the mini-batches agree the three surfaces touch; where they do not, the pessimist sees a hill and the "
+        "optimist a valley. A drawing, not a measurement."
+    )
+    panel = Panel("", lines, Axis("parameter"), Axis("loss"), height=_HEIGHT)
+    return Figure("surface", "Optimism and pessimism about one parameter", [[panel]], caption)
+
+
+def _loss(x: float, shift: float, slope: float, width: float) -> float:
+    """Two valleys: one on the left where all batches agree, a deeper one on the right where they do not."""
+    shared = 1.6 - 0.9 * math.exp(-(((x + 1.1) / 0.45) ** 2)) + 0.12 * x * x
+    of_this_batch = -1.2 * width * math.exp(-(((x - 0.9 - 0.5 * shift) / 0.5) ** 2))
+    return shared + of_this_batch + 0.25 * slope * math.exp(-((x / 1.2) ** 2))
