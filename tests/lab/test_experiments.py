@@ -22,7 +22,7 @@ from torch.nn import functional as F
 from surefoot import lab
 from surefoot.lab import Results, compare
 from surefoot.lab.experiments import prepare
-from surefoot.lab.run.pool import Event, RunRequest, in_workers
+from surefoot.lab.run.pool import Event, Processes, RunJob, TaskSource
 from surefoot.lab.run.progress import LiveDisplay, PlainLines, Progress, duration
 from surefoot.lab.run.runner import without_timing
 from surefoot.lab.spec.task import Task
@@ -93,7 +93,7 @@ def test_a_worker_that_dies_fails_its_run_only(tiny_task: MakeTask, tmp_path: Pa
         def step(self, closure: Any = None) -> None:  # type: ignore[override]
             os.kill(os.getpid(), signal.SIGKILL)
 
-    found = compare(tiny_task(), [Deadly, "sgd"], seeds=1, epochs=2, out=tmp_path, executor=in_workers, progress=False)
+    found = compare(tiny_task(), [Deadly, "sgd"], seeds=1, epochs=2, out=tmp_path, executor=Processes, progress=False)
     assert not found.ok
     [message] = found.failures.values()
     assert "ended by signal SIGKILL" in message
@@ -144,7 +144,7 @@ def test_a_diverged_run_is_a_result_and_the_others_go_on(tiny_task: MakeTask, tm
         ({"lr": 10**400}, "lr must be a finite number, got 1000"),
         ({"device": None}, "device must be a name such as 'cpu' or 'cuda', got None"),
         ({"device": "abacus"}, "the device 'abacus' cannot be used here; take cpu"),
-        ({"device": "abacus", "executor": in_workers}, "the device 'abacus' cannot be used here; take cpu"),
+        ({"device": "abacus", "executor": Processes}, "the device 'abacus' cannot be used here; take cpu"),
         ({"device": torch.device("meta")}, "the device 'meta' cannot be used here; take cpu"),
         ({"progress": "yes"}, "progress must be True, False or a function that makes the display, got 'yes'"),
         ({"out": ""}, "out must be the folder for the runs, such as 'runs', got ''"),
@@ -296,9 +296,9 @@ def test_any_name_of_a_task_makes_a_folder(tiny_task: MakeTask, tmp_path: Path, 
     assert other.runs[0].folder != found.runs[0].folder
 
 
-def make_requests(*labels: str, epochs: int = 4) -> list[RunRequest]:
+def make_requests(*labels: str, epochs: int = 4) -> list[RunJob]:
     return [
-        RunRequest(index, {"optimizer": {"label": label}, "seed": 0, "epochs": epochs}, Path("x"), None)  # type: ignore[arg-type]
+        RunJob(index, {"optimizer": {"label": label}, "seed": 0, "epochs": epochs}, Path("x"), TaskSource(), None)  # type: ignore[arg-type]
         for index, label in enumerate(labels)
     ]
 

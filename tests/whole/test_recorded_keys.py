@@ -7,6 +7,7 @@ import json
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -17,6 +18,7 @@ import pytest
 import torch
 
 from surefoot.lab import compare
+from surefoot.lab.run.pool import InProcess, Outcome, RunJob
 
 ARCHIVE = Path(__file__).parents[2] / "results" / "paper" / "runs.jsonl"
 Json = dict[str, Any]
@@ -44,10 +46,14 @@ def planned(task: str, spec: str, out: Path, seeds: Sequence[int], **options: An
     """The configurations, by seed, that `compare` plans; nothing is computed."""
     configs: dict[int, Json] = {}
 
-    def keep(source: object, requests: Sequence[Any], report: object) -> None:
-        configs.update({request.config["seed"]: request.config for request in requests})
+    class Keep(InProcess):
+        def submit(self, job: RunJob) -> Future[Outcome]:
+            configs[job.config["seed"]] = job.config
+            future = Future[Outcome]()
+            future.set_result(Outcome("done"))
+            return future
 
-    compare(task, [spec], seeds=seeds, out=out, executor=keep, progress=False, **options)
+    compare(task, [spec], seeds=seeds, out=out, executor=Keep, progress=False, **options)
     return configs
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 try:
     import typer
@@ -40,7 +40,7 @@ from surefoot.cli.options import (
 
 if TYPE_CHECKING:
     from surefoot.lab.results import Results
-    from surefoot.lab.run.pool import Executor
+    from surefoot.lab.run.pool import MakePool
 
 HELP = "Optimizers that exploit the uncertainty of the loss, and a lab that shows honestly when they help."
 app = typer.Typer(
@@ -367,15 +367,14 @@ def paper(
             raise typer.Exit(1)
 
 
-def _executor(place: Place, address: str | None) -> Executor | None:
+def _executor(place: Place, address: str | None) -> MakePool | None:
     if place is Place.local:
         if address is not None:
             raise ValueError(f"--address {address} is for a Ray cluster; add --executor ray, or leave it out")
         return None
-    from surefoot.lab.run import ray as executors_ray
+    from surefoot.lab.run.ray import make_pool
 
-    executor: Any = executors_ray.make_executor(address)
-    return executor
+    return make_pool(address)
 
 
 def _finish(found: Results, path: Path) -> None:

@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from numbers import Real
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from surefoot.lab.results import Results, trimmed
-from surefoot.lab.run.pool import Event, Executor, Report, RunRequest, TaskSource, in_process, in_workers
+from surefoot.lab.run.pool import InProcess, MakePool, OnEvent, Outcome, Processes, RunJob, TaskSource, run_all
 from surefoot.lab.run.progress import Progress, make_progress
 from surefoot.lab.run.runner import is_done
 from surefoot.lab.spec.config import folder_of, make_config
@@ -44,8 +44,8 @@ def compare(
     device: str | torch.device = "cpu",
     data_dir: Path | str | None = None,
     purpose: str = "report",
-    progress: bool | Callable[[Sequence[RunRequest]], Progress] = True,
-    executor: Executor | None = None,
+    progress: bool | Callable[[Sequence[RunJob]], Progress] = True,
+    executor: MakePool | None = None,
     **overrides: Any,
 ) -> Results:
     """Train every optimizer with every seed and return what was found; what `out` holds is not done again.
@@ -87,12 +87,12 @@ def compare(
         progress=progress,
         **overrides,
     )
-    requests: list[RunRequest] = []
+    requests: list[RunJob] = []
     for seed in setup.seeds:
         for position, contestant in enumerate(setup.contestants):
             config = setup.config(contestant, seed, epochs, purpose=purpose, position=position)
             folder = folder_of(Path(out), config)
-            requests.append(RunRequest(len(requests), config, folder, contestant, jobs=jobs))
+            requests.append(RunJob(len(requests), config, folder, setup.checked_source, contestant, jobs=jobs))
     failures = compute(setup, requests, executor=executor, progress=progress)
     return collect(requests, failures, epochs)
 
@@ -116,8 +116,8 @@ class Setup:
 
     @cached_property
     def checked_source(self) -> TaskSource:
-        """The source for other processes: it refuses a task that was edited since."""
-        return replace(self.source, planned=task_identity(self.task, self.code))
+        """The source of the runs: another process that loads the task refuses it if it was edited since."""
+        return replace(self.source, task=self.task, planned=task_identity(self.task, self.code))
 
     def config(self, contestant: Contestant, seed: int, epochs: int, **more: Any) -> dict[str, Any]:
         """The configuration of one run; `more` is purpose, position and fork of `make_config`."""
@@ -148,7 +148,7 @@ def prepare(
     threads: int = 1,
     device: str | torch.device = "cpu",
     data_dir: Path | str | None = None,
-    progress: bool | Callable[[Sequence[RunRequest]], Progress] = True,
+    progress: bool | Callable[[Sequence[RunJob]], Progress] = True,
     **overrides: Any,
 ) -> Setup:
     """Read and check what `compare`, `fork` and `tune` are asked to do; the arguments are theirs."""
@@ -230,48 +230,41 @@ def _unusable(device: str, error: Exception) -> ValueError:
 
 def compute(
     setup: Setup,
-    requests: Sequence[RunRequest],
+    requests: Sequence[RunJob],
     *,
-    executor: Executor | None = None,
-    progress: bool | Callable[[Sequence[RunRequest]], Progress] = True,
+    executor: MakePool | None = None,
+    progress: bool | Callable[[Sequence[RunJob]], Progress] = True,
 ) -> dict[int, str]:
     """Compute the requests that are not done yet; returns what went wrong, by index of the request."""
     if executor is None:  # a cluster may have what this machine lacks
         check_device(setup.device)
-    failures: dict[int, str] = {}
     display = make_progress(requests, show=progress) if isinstance(progress, bool) else progress(requests)
-
-    def report(event: Event) -> None:
-        if event.kind == "failed":
-            failures[event.index] = event.message
-        display.report(event)
-
     with display:
-        missing = _missing(requests, report)
-        if executor is not None and missing:
-            executor(setup.checked_source, missing, report)
-        elif missing and missing[0].jobs > 1:
-            in_workers(setup.checked_source, missing, report)
-        else:
-            in_process(TaskSource(task=setup.task), missing, report)
-    return failures
+        missing, outcomes = _missing(requests, display.report)
+        if missing:
+            jobs = missing[0].jobs
+            local = partial(Processes, jobs=jobs, threads=setup.threads) if jobs > 1 else InProcess
+            with (executor or local)(display.report) as pool:
+                outcomes |= run_all(pool, missing)
+    return {index: outcome.message for index, outcome in outcomes.items() if outcome.kind == "failed"}
 
 
-def _missing(requests: Sequence[RunRequest], report: Report) -> list[RunRequest]:
-    """The requests that are still to be computed; workers are not started for the others."""
-    missing = []
+def _missing(requests: Sequence[RunJob], on_event: OnEvent) -> tuple[list[RunJob], dict[int, Outcome]]:
+    """The runs that are still to be computed, so that no process is started for the others, and how those ended."""
+    missing, outcomes = [], {}
     for request in requests:
         try:
-            if is_done(request.folder, request.config):
-                report(Event("done", request.index))
-            else:
+            if not is_done(request.folder, request.config):
                 missing.append(request)
+                continue
+            outcomes[request.index] = Outcome("done")
         except StoreError as error:
-            report(Event("failed", request.index, message=str(error)))
-    return missing
+            outcomes[request.index] = Outcome("failed", str(error))
+        on_event(outcomes[request.index].event(request.index))
+    return missing, outcomes
 
 
-def collect(requests: Sequence[RunRequest], failures: Mapping[int, str], epochs: int) -> Results:
+def collect(requests: Sequence[RunJob], failures: Mapping[int, str], epochs: int) -> Results:
     """The recorded runs of the requests, in the order of the contestants."""
     runs: list[Run] = []
     for request in sorted(requests, key=lambda one: (one.config["optimizer"]["position"], one.index)):

@@ -19,7 +19,7 @@ import torch
 
 from surefoot.lab.experiments import DEMO_OPTIMIZERS, Setup, collect, compute, prepare
 from surefoot.lab.results import Results
-from surefoot.lab.run.pool import Executor, RunRequest
+from surefoot.lab.run.pool import MakePool, RunJob
 from surefoot.lab.run.progress import Progress
 from surefoot.lab.spec.config import folder_of, run_key
 from surefoot.lab.spec.contestant import Contestant
@@ -40,8 +40,8 @@ def fork(
     out: Path | str = "runs",
     state: str = "fresh",
     jobs: int = 1,
-    progress: bool | Callable[[Sequence[RunRequest]], Progress] = True,
-    executor: Executor | None = None,
+    progress: bool | Callable[[Sequence[RunJob]], Progress] = True,
+    executor: MakePool | None = None,
     **options: Any,
 ) -> Results:
     """Train the first optimizer for `at` epochs, once per seed, and let every optimizer continue from there.
@@ -72,12 +72,15 @@ def fork(
     family = run_key({**bases[setup.seeds[0]], "seed": None})  # of all seeds: what tells this race from others
     starts = {seed: folder_of(Path(out) / BASE, config) for seed, config in bases.items()}
     if at:
-        first = [RunRequest(i, bases[seed], starts[seed], base, jobs=jobs) for i, seed in enumerate(setup.seeds)]
+        first = [
+            RunJob(i, bases[seed], starts[seed], setup.checked_source, base, jobs=jobs)
+            for i, seed in enumerate(setup.seeds)
+        ]
         failures = compute(setup, first, executor=executor, progress=progress)
         if failures:
             raise StoreError(f"the baseline failed before the fork: {next(iter(failures.values()))}")
         _check_alive(setup, starts, at)
-    requests: list[RunRequest] = []
+    requests: list[RunJob] = []
     for seed in setup.seeds:
         for position, one in enumerate(setup.contestants):
             kept = bool(at) and state == "keep" and inherits(base, one)
@@ -91,7 +94,7 @@ def fork(
             config = setup.config(one, seed, at + epochs, position=position, fork=info)
             start = starts[seed] / "checkpoint.pt" if at else None
             folder = folder_of(Path(out), config)
-            requests.append(RunRequest(len(requests), config, folder, one, start=start, jobs=jobs))
+            requests.append(RunJob(len(requests), config, folder, setup.checked_source, one, start=start, jobs=jobs))
     failures = compute(setup, requests, executor=executor, progress=progress)
     return collect(requests, failures, at + epochs)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from surefoot.lab.run.pool import Executor
+from surefoot.lab.run.pool import MakePool
 from surefoot.paper import ablation
 from surefoot.paper.plan import blocks, describe, run_blocks, standings
 
@@ -24,7 +24,7 @@ def paper(
     to: Path | None = None,
     page: Path | None = None,
     progress: bool = True,
-    executor: Executor | None = None,
+    executor: MakePool | None = None,
     say: Callable[[str], None] = print,
 ) -> bool:
     """Run a part of the paper, or only say what that would take, and write the results; whether all runs ended.

@@ -15,7 +15,7 @@ from typing import Any
 from surefoot.lab.analyse.verdicts import count
 from surefoot.lab.experiments import compare, prepare
 from surefoot.lab.results import Results
-from surefoot.lab.run.pool import Executor
+from surefoot.lab.run.pool import MakePool
 from surefoot.lab.run.progress import duration
 from surefoot.lab.spec.config import folder_of
 from surefoot.lab.store import Run, last_epoch, read_run, read_runs
@@ -143,7 +143,7 @@ def run_blocks(
     jobs: int = 1,
     data_dir: Path | None = None,
     progress: bool = True,
-    executor: Executor | None = None,
+    executor: MakePool | None = None,
 ) -> list[Results]:
     """Compute what is missing of a plan, one comparison after the other; the options are those of `compare`."""
     return [

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from surefoot.lab import compare
-from surefoot.lab.run.pool import Event, RunRequest, TaskSource
-from surefoot.lab.run.ray import _cause, make_executor, needs
+from surefoot.lab.run.pool import Event, OnEvent, Outcome, RunJob
+from surefoot.lab.run.ray import RayPool, cause, make_pool, needs
 from surefoot.lab.run.runner import without_timing
 from surefoot.lab.store import Run
 
@@ -77,25 +78,32 @@ def test_a_node_is_lost_and_nothing_else_is(cluster: Any, tmp_path: Path, monkey
     path.write_text(TASK)
     first, _ = add_node(cluster), add_node(cluster)
     options: dict[str, Any] = {"seeds": SEEDS, "epochs": EPOCHS, "progress": False}
-    on_ray = make_executor(cluster.address)
     events: list[Event] = []
     removed: list[int] = []
 
-    def watching(source: TaskSource, requests: list[RunRequest], report: Any) -> None:
-        folders = {request.index: request.folder for request in requests}
+    class Watched(RayPool):
+        def __init__(self, on_event: OnEvent) -> None:
+            super().__init__(self.follow, cluster.address)
+            self.on_event, self.folders = on_event, dict[int, Path]()
 
-        def follow(event: Event) -> None:
+        def submit(self, job: RunJob) -> Future[Outcome]:
+            self.folders[job.index] = job.folder
+            return super().submit(job)
+
+        def follow(self, event: Event) -> None:
             events.append(event)
-            report(event)
-            working = {one.index for one in events} - {one.index for one in events if one.kind == "done"}
+            self.on_event(event)
+            working = {event.index for event in events} - {event.index for event in events if event.kind == "done"}
             # one run on each node, both far enough to have something to go on from
-            if len(working) == 2 and not removed and all((folders[one] / "checkpoint.pt").exists() for one in working):
-                removed.append(sum(one.kind == "done" for one in events))
+            if (
+                len(working) == 2
+                and not removed
+                and all((self.folders[index] / "checkpoint.pt").exists() for index in working)
+            ):
+                removed.append(sum(event.kind == "done" for event in events))
                 cluster.remove_node(first, allow_graceful=False)
 
-        on_ray(source, requests, follow)
-
-    far = compare(str(path), ["adams"], out=tmp_path / "ray", executor=watching, **options)
+    far = compare(str(path), ["adams"], out=tmp_path / "ray", executor=Watched, **options)
     assert removed == [0], "both nodes should have been at work"
     assert far.ok, far.failures
     # what was trained before the last checkpoint was not trained again, and something was lost
@@ -116,8 +124,8 @@ def test_an_error_on_a_node_is_told_as_what_it_is() -> None:
     text = (
         "ray::_compute() (pid=7)\n  At least one of the input arguments\nModuleNotFoundError: No module named 'mine'\n"
     )
-    assert _cause(RuntimeError(text)).endswith("on its node: ModuleNotFoundError: No module named 'mine'")
-    assert _cause(RuntimeError()).endswith("on its node: RuntimeError")
+    assert cause(RuntimeError(text)).endswith("on its node: ModuleNotFoundError: No module named 'mine'")
+    assert cause(RuntimeError()).endswith("on its node: RuntimeError")
 
 
 def test_a_run_asks_for_its_threads_and_for_a_gpu_when_it_needs_one() -> None:
@@ -128,10 +136,10 @@ def test_a_run_asks_for_its_threads_and_for_a_gpu_when_it_needs_one() -> None:
 
 def test_an_address_where_nobody_answers(tmp_path: Path) -> None:
     with pytest.raises(ConnectionError, match=r"cannot reach the Ray cluster at 127.0.0.1:9"):
-        compare("digits-lr", ["adam"], seeds=1, epochs=1, out=tmp_path, executor=make_executor("127.0.0.1:9"))
+        compare("digits-lr", ["adam"], seeds=1, epochs=1, out=tmp_path, executor=make_pool("127.0.0.1:9"))
 
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ImportError, match=r"pip install 'surefoot\[ray\]'"):
-        make_executor()
+        make_pool()

@@ -6,7 +6,7 @@ import dataclasses
 import importlib
 import pickle
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from surefoot.lab.experiments import compare
-from surefoot.lab.run.pool import Report, RunRequest, TaskSource, in_workers
+from surefoot.lab.run.pool import OnEvent, Pool, Processes
 from surefoot.lab.run.runner import run
 from surefoot.lab.spec.code import code_digest
 from surefoot.lab.spec.config import folder_of, make_config
@@ -124,10 +124,10 @@ def test_a_task_that_changed_after_the_plan_is_not_trained(tmp_path: Path) -> No
         "mine = Task('mine', lambda: torch.nn.Linear(3, 2), (x, y), (x, y), batch_size=4)\n"
     )
 
-    def late(source: TaskSource, requests: Sequence[RunRequest], report: Report) -> None:
-        """An executor whose workers load the task's file after it was edited."""
+    def late(on_event: OnEvent) -> Pool:
+        """A pool whose workers load the task's file after it was edited."""
         file.write_text(file.read_text().replace("Linear(3, 2)", "Linear(3, 2, bias=False)"))
-        in_workers(source, requests, report)
+        return Processes(on_event)
 
     options = {"seeds": 1, "epochs": 1, "progress": False, "out": tmp_path}
     found = compare(str(file), ["sgd"], executor=late, **options)

@@ -238,14 +238,20 @@ def test_a_trial_whose_worker_died_is_taken_up_and_counted_once(
 
 def test_a_trial_that_kills_every_worker_is_given_up(tiny_task: MakeTask, tmp_path: Path) -> None:
     class Killer:
-        """An executor that does not survive."""
+        """A pool that does not survive its first job."""
 
-        def __call__(self, *anything: object) -> None:
+        def __enter__(self) -> Killer:
+            return self
+
+        def __exit__(self, *error: object) -> None:
+            return None
+
+        def submit(self, job: object) -> Any:
             os._exit(9)
 
     options: dict[str, Any] = {"space": {"lr": "0.1"}}
     for _ in range(ATTEMPTS):
-        in_child(lambda: search(tiny_task(), ["adam"], tmp_path, executor=Killer(), **options))
+        in_child(lambda: search(tiny_task(), ["adam"], tmp_path, executor=lambda on_event: Killer(), **options))
     url = f"sqlite:///{tmp_path / 'tune.db'}"
     import optuna
 

@@ -1,7 +1,7 @@
 """Where runs are computed: in this process, or in worker processes with pinned threads.
 
-An executor is a function `(source, requests, report)`: it computes every request and calls `report` with an
-Event for what happens. Another place to compute (a cluster) is another such function, built on `execute`.
+A pool takes jobs and returns a future of how each ended; what happens meanwhile it reports as events. Another place to
+compute (a cluster) is another pool, built on `execute`.
 """
 
 from __future__ import annotations
@@ -13,14 +13,16 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
-from multiprocessing.connection import Connection, wait
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, ThreadPoolExecutor, wait
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, Self
 
 from surefoot._extras import require
+from surefoot.lab.run.memory import keep_freed_memory
 from surefoot.lab.run.runner import run
 from surefoot.lab.spec.contestant import Contestant
 from surefoot.lab.spec.task import Task, TaskError, find_task
@@ -31,17 +33,18 @@ from surefoot.lab.store import Busy, StoreError, write_atomic
 
 @dataclass(frozen=True)
 class TaskSource:
-    """How a process gets at the task: by name, or as a value that is sent to it."""
+    """How a process gets the task: by name or file where there is one, otherwise as a value that is sent to it."""
 
     spec: str = ""
     data_dir: str | None = None
     overrides: Mapping[str, Any] = field(default_factory=dict)
+    #: The task itself, where it is loaded already; another process loads it again if it has a spec.
     task: Task | None = None
-    #: `task_identity` of the task that the runs were planned with; when '' any will do.
+    #: `task_identity` of the task that the runs were planned with; '' accepts any.
     planned: str = ""
 
     def load(self) -> Task:
-        """The task itself; refused when it is another by now, since its runs would be filed under the planned one."""
+        """The task; refused if it changed since the runs were planned: they would be filed under the old one."""
         if self.task is not None:
             return self.task
         task = find_task(self.spec, self.data_dir, **self.overrides)
@@ -49,129 +52,226 @@ class TaskSource:
             raise TaskError(f"the task {self.spec!r} changed after the command began; start the command again")
         return task
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "task": None if self.spec else self.task}
+
+
+#: Stands in a job for a source that its process was sent before.
+SENT = TaskSource()
+
 
 @dataclass(frozen=True)
-class RunRequest:
-    """One run to compute."""
+class RunJob:
+    """One run to compute.
+
+    Args:
+        index: Its place among the runs of the command, by which events name it.
+        start: Checkpoint of the run that this one is forked from.
+        jobs: How many runs share the machine; recorded with each epoch.
+        wait: Wait while another command computes this run; otherwise it ends as "waiting".
+    """
 
     index: int
     config: dict[str, Any]
     folder: Path
+    source: TaskSource
     contestant: Contestant
     start: Path | None = None
     jobs: int = 1
+    wait: bool = False
 
 
 @dataclass(frozen=True)
 class Event:
-    """What happened to a request: it started, recorded an epoch (`row`), ended, or is held by another command."""
+    """What happened to a job: it started, recorded an epoch (`row`), ended, or is held by another command."""
 
     kind: Literal["start", "epoch", "done", "failed", "waiting"]
     index: int
     row: dict[str, Any] | None = None
     message: str = ""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a job ended.
+
+    Args:
+        fatal: No other run could be written either, such as on a full disk.
+        died: Its process died; the run can go on from its checkpoint.
+    """
+
+    kind: Literal["done", "failed", "waiting"]
+    message: str = ""
     fatal: bool = False
+    died: bool = False
+
+    def event(self, index: int) -> Event:
+        return Event(self.kind, index, message=self.message)
 
 
-Report = Callable[[Event], None]
+OnEvent = Callable[[Event], None]
 
 
-class Executor(Protocol):
-    """Computes the requests and reports what happens; returns when all are done or one failed fatally."""
+class Pool(Protocol):
+    """Computes jobs; leaving its context ends those that are still at work."""
 
-    def __call__(self, source: TaskSource, requests: Sequence[RunRequest], report: Report) -> None: ...
+    def submit(self, job: RunJob) -> Future[Outcome]: ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *error: object) -> None: ...
 
 
-def execute(request: RunRequest, task: Task, report: Report, *, wait: bool = True) -> Event:
-    """Compute one request here, whatever its code does; returns the event it ended with."""
-    report(Event("start", request.index))
+#: Makes a pool that reports to this function; what `compare(..., executor=...)` takes.
+MakePool = Callable[[OnEvent], Pool]
+
+
+def run_all(pool: Pool, jobs: Sequence[RunJob]) -> dict[int, Outcome]:
+    """Compute these jobs and return how each ended, by its index; a fatal outcome leaves the others out.
+
+    What another command holds comes last, since it may be done by then.
+    """
+    outcomes: dict[int, Outcome] = {}
+    queue, pending = deque(jobs), dict[Future[Outcome], RunJob]()
+    while queue or pending:
+        while queue:
+            job = queue.popleft()
+            future = pool.submit(job)
+            pending[future] = job
+            if future.done():  # it was computed in this process: look at it before the next one begins
+                break
+        for future in wait(pending, return_when=FIRST_COMPLETED).done:
+            job, outcome = pending.pop(future), future.result()
+            if outcome.kind == "waiting":
+                queue.append(replace(job, wait=True))
+            else:
+                outcomes[job.index] = outcome
+            if outcome.fatal:
+                return outcomes
+    return outcomes
+
+
+def execute(job: RunJob, task: Task, on_event: OnEvent) -> Outcome:
+    """Compute one job in this process; whatever its code does, the outcome says it."""
+    on_event(Event("start", job.index))
     try:
         run(
-            request.config,
+            job.config,
             task,
-            request.folder,
-            lambda row: report(Event("epoch", request.index, row)),
-            contestant=request.contestant,
-            start=request.start,
-            jobs=request.jobs,
-            wait=wait,
+            job.folder,
+            lambda row: on_event(Event("epoch", job.index, row)),
+            contestant=job.contestant,
+            start=job.start,
+            jobs=job.jobs,
+            wait=job.wait,
         )
-        last = Event("done", request.index)
     except Busy as error:
-        last = Event("waiting", request.index, message=str(error))
+        return Outcome("waiting", str(error))
     except StoreError as error:
-        last = Event("failed", request.index, message=str(error), fatal=error.fatal)
+        return Outcome("failed", str(error), fatal=error.fatal)
     except FAULTS as error:  # sys.exit in a user's model ends its run, not the comparison
-        last = Event("failed", request.index, message=f"{type(error).__name__}: {error}")
-    report(last)
-    return last
+        return Outcome("failed", f"{type(error).__name__}: {error}")
+    return Outcome("done")
 
 
-def in_process(source: TaskSource, requests: Sequence[RunRequest], report: Report) -> None:
-    """Compute one run after the other in this process."""
-    task = source.load()
-    held = []
-    for request in requests:
-        last = execute(request, task, report, wait=False)
-        if last.fatal:
-            return
-        if last.kind == "waiting":
-            held.append(request)
-    for request in held:
-        if execute(request, task, report).fatal:
-            return
+class InProcess:
+    """Computes each job in this process, before `submit` returns."""
+
+    def __init__(self, on_event: OnEvent) -> None:
+        self._on_event = on_event
+        self._loaded: tuple[TaskSource, Task] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        return None
+
+    def submit(self, job: RunJob) -> Future[Outcome]:
+        if self._loaded is None or self._loaded[0] is not job.source:
+            self._loaded = job.source, job.source.load()
+        outcome = execute(job, self._loaded[1], self._on_event)
+        self._on_event(outcome.event(job.index))
+        future = Future[Outcome]()
+        future.set_result(outcome)
+        return future
 
 
-def in_workers(source: TaskSource, requests: Sequence[RunRequest], report: Report) -> None:
-    """Compute in as many worker processes as the requests' `jobs` say; one that dies fails its run only."""
-    if not requests:
-        return
-    queue, held = deque(requests), deque[RunRequest]()
-    count = min(requests[0].jobs, len(requests))
-    workers = [Worker(source, requests[0].config["threads"]) for _ in range(count)]
-    try:
-        busy: dict[Connection, Worker] = {}
-        for worker in workers:
-            worker.send_task()
-        while True:
-            for worker in workers:
-                if worker.request is None and (queue or held):
-                    last_resort = not queue
-                    worker.give((queue or held).popleft(), wait=last_resort)
-                    busy[worker.connection] = worker
-            if not busy:
-                return
-            for ready in wait(list(busy)):
-                worker = busy[ready]  # type: ignore[index]
-                request = worker.request
-                assert request is not None
-                event = worker.receive()
-                if event is None:
-                    event = _died(worker, request)
-                    workers.remove(worker)
-                    if queue or held:
-                        workers.append(Worker(source, request.config["threads"]))
-                        workers[-1].send_task()
-                report(event)
-                if event.kind in ("done", "failed", "waiting"):
-                    del busy[worker.connection]
-                    worker.request = None
-                if event.kind == "waiting":
-                    held.append(request)
-                if event.fatal:
-                    return
-    finally:
-        for worker in workers:
-            worker.kill()
+class Processes:
+    """Computes jobs in worker processes, which import torch once; a process that dies fails its job only.
+
+    Each process has a thread here, which sends it jobs and reads its messages. Processes start when they are needed.
+
+    Args:
+        jobs: The number of processes.
+        threads: Threads of each.
+    """
+
+    def __init__(self, on_event: OnEvent, jobs: int = 1, threads: int = 1) -> None:
+        self._report, self._threads = on_event, threads
+        self._lock = threading.Lock()  # for the lists below, and for events of several threads
+        self._workers: list[_Worker] = []
+        self._idle: list[_Worker] = []
+        self._closed = False
+        # Ctrl-C reaches all processes of a terminal, but only the parent's main thread answers it: the others block it,
+        # and a new process inherits that from the thread that starts it.
+        block = signal.SIG_BLOCK, {signal.SIGINT}
+        self._executor = ThreadPoolExecutor(jobs, "pool", initializer=signal.pthread_sigmask, initargs=block)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        with self._lock:
+            self._closed = True
+            for worker in self._workers:
+                worker.kill()
+        self._executor.shutdown()  # the jobs that wait see that the pool is closed, and so does whoever waits for them
+        for worker in self._workers:
+            worker.close()
+
+    def submit(self, job: RunJob) -> Future[Outcome]:
+        return self._executor.submit(self._compute, job)
+
+    def _compute(self, job: RunJob) -> Outcome:
+        worker = self._take_worker()
+        outcome = worker.compute(job, self._on_event)
+        with self._lock:
+            if self._closed:
+                raise CancelledError
+            if outcome is None:
+                self._workers.remove(worker)
+            else:
+                self._idle.append(worker)
+        if outcome is None:
+            outcome = Outcome("failed", worker.close(), died=True)
+            with suppress(StoreError):
+                write_atomic(job.folder / "error.txt", f"{outcome.message}\n".encode())
+        self._on_event(outcome.event(job.index))
+        return outcome
+
+    def _take_worker(self) -> _Worker:
+        with self._lock:
+            if self._closed:
+                raise CancelledError
+            if self._idle:
+                return self._idle.pop()
+            worker = _Worker(self._threads)
+            self._workers.append(worker)
+            return worker
+
+    def _on_event(self, event: Event) -> None:
+        with self._lock:
+            if not self._closed:
+                self._report(event)
 
 
-class Worker:
-    """A child process that imports torch once and computes requests for as long as its parent is there."""
+class _Worker:
+    """A child process that computes jobs for as long as its parent is there."""
 
-    def __init__(self, source: TaskSource, threads: int) -> None:
-        self.source = source
-        self.request: RunRequest | None = None
-        ours, theirs = socket.socketpair()
+    def __init__(self, threads: int) -> None:
+        self._source: TaskSource | None = None
+        self._socket, theirs = socket.socketpair()
         number = str(threads)
         environment = {
             **os.environ,
@@ -179,64 +279,77 @@ class Worker:
             "MKL_NUM_THREADS": number,
             "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
         }
-        with _ignoring_interrupts():  # Ctrl-C reaches the whole group of processes; only the parent answers it
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "surefoot.lab.run.worker", str(theirs.fileno())],
-                stdin=subprocess.PIPE,
-                stdout=2,  # what user code prints must not end up in a table
-                pass_fds=[theirs.fileno()],
-                env=environment,
-            )
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", "from surefoot.lab.run.pool import main; main()", str(theirs.fileno())],
+            stdin=subprocess.PIPE,
+            stdout=2,  # what user code prints must not end up in a table
+            pass_fds=[theirs.fileno()],
+            env=environment,
+        )
         theirs.close()
-        self.connection = Connection(ours.detach())
+        self._connection = Connection(os.dup(self._socket.fileno()))
 
-    def send_task(self) -> None:
-        self._send(self.source)
-
-    def give(self, request: RunRequest, *, wait: bool) -> None:
-        self.request = request
-        self._send((request, wait))
-
-    def receive(self) -> Event | None:
-        """The next event, or None when the process died."""
-        try:
-            return self.connection.recv()
-        except (EOFError, OSError):
-            self.process.wait()
-            return None
+    def compute(self, job: RunJob, on_event: OnEvent) -> Outcome | None:
+        """Let the process compute a job; None if it died."""
+        if job.source is not self._source:
+            self._send(job.source)
+            self._source = job.source
+        self._send(replace(job, source=SENT))
+        while True:
+            try:
+                message: Event | Outcome = self._connection.recv()
+            except (EOFError, OSError):
+                return None
+            if isinstance(message, Outcome):
+                return message
+            on_event(message)
 
     def kill(self) -> None:
-        """End the process: safe at any moment, as every file it writes is."""
-        self.connection.close()
-        self.process.kill()
-        self.process.wait()
-        if self.process.stdin is not None:
-            self.process.stdin.close()
+        """End the process: safe at any moment, as every file it writes is; a thread that waits for it goes on."""
+        self._process.kill()
+        with suppress(OSError):  # also where a process that it started holds the other end
+            self._socket.shutdown(socket.SHUT_RDWR)
 
-    def _send(self, message: Any) -> None:
-        # A notebook's own classes and functions travel by value.
-        dumps = require("cloudpickle", extra="lab").dumps
-        with suppress(OSError):  # it died; receive() will tell
-            self.connection.send_bytes(dumps(message))
+    def close(self) -> str:
+        """Wait for the end of the process; returns how it ended."""
+        self._connection.close()
+        self._socket.close()
+        code = self._process.wait()
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        how = f"by signal {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
+        hint = "; is there enough memory?" if code == -signal.SIGKILL else ""
+        return f"its worker process ended {how}{hint}"
 
-
-def _died(worker: Worker, request: RunRequest) -> Event:
-    code = worker.process.returncode
-    how = f"by signal {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
-    message = f"its worker process ended {how}" + ("; is there enough memory?" if code == -signal.SIGKILL else "")
-    worker.kill()
-    with suppress(StoreError):
-        write_atomic(request.folder / "error.txt", f"{message}\n".encode())
-    return Event("failed", request.index, message=message)
+    def _send(self, message: TaskSource | RunJob) -> None:
+        data = require("cloudpickle", extra="lab").dumps(message)  # classes and functions of a notebook go by value
+        with suppress(OSError):  # it died, as the next message will show
+            self._connection.send_bytes(data)
 
 
-@contextmanager
-def _ignoring_interrupts() -> Iterator[None]:
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
+def main() -> None:
+    """Be a worker process: compute what comes through the connection until the parent closes it."""
+    keep_freed_memory()
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    connection = Connection(int(sys.argv[1]))
+    source, task = SENT, None
+    while True:
+        try:
+            message: TaskSource | RunJob = connection.recv()
+        except EOFError:
+            return
+        if isinstance(message, TaskSource):
+            source, task = message, None
+            continue
+        try:
+            task = task or source.load()
+        except Exception as error:
+            connection.send(Outcome("failed", f"{type(error).__name__}: {error}"))
+            continue
+        connection.send(execute(message, task, connection.send))
+
+
+def _end_with_parent() -> None:
+    """A killed parent closes our standard input: end then, so that the next command finds the run free."""
+    os.read(0, 1)
+    os._exit(1)

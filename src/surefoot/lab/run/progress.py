@@ -12,7 +12,7 @@ from surefoot._extras import require
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from surefoot.lab.run.pool import Event, RunRequest
+    from surefoot.lab.run.pool import Event, RunJob
 
 #: Without a terminal a long run still says something this often, in seconds.
 LINE_SECONDS = 30.0
@@ -21,7 +21,7 @@ LINE_SECONDS = 30.0
 class Progress:
     """Follows the events of a comparison and shows nothing; the parent of the displays."""
 
-    def __init__(self, requests: Sequence[RunRequest]) -> None:
+    def __init__(self, requests: Sequence[RunJob]) -> None:
         self.requests = requests
         self.last: dict[int, dict[str, Any]] = {}
         self.ended: set[int] = set()
@@ -78,7 +78,7 @@ class Progress:
 class PlainLines(Progress):
     """A line per run, and one now and then during long runs."""
 
-    def __init__(self, requests: Sequence[RunRequest], console: Console) -> None:
+    def __init__(self, requests: Sequence[RunJob], console: Console) -> None:
         super().__init__(requests)
         self._console = console
         self._spoke = time.monotonic()
@@ -114,7 +114,7 @@ class PlainLines(Progress):
 class LiveDisplay(Progress):
     """An overall bar, a bar per running run with its losses so far, and the time left."""
 
-    def __init__(self, requests: Sequence[RunRequest], console: Console) -> None:
+    def __init__(self, requests: Sequence[RunJob], console: Console) -> None:
         super().__init__(requests)
         rich = require("rich.progress", extra="lab")
         self._bars = rich.Progress(
@@ -161,7 +161,7 @@ class LiveDisplay(Progress):
         self._bars.console.print(line, style=style, markup=False, highlight=False)
 
 
-def make_progress(requests: Sequence[RunRequest], *, show: bool = True) -> Progress:
+def make_progress(requests: Sequence[RunJob], *, show: bool = True) -> Progress:
     """The display that fits the place: live in a terminal, plain lines elsewhere, none when not asked for."""
     if not show:
         return Progress(requests)
@@ -169,7 +169,7 @@ def make_progress(requests: Sequence[RunRequest], *, show: bool = True) -> Progr
     return LiveDisplay(requests, console) if console.is_terminal else PlainLines(requests, console)
 
 
-def first_epoch(request: RunRequest) -> int:
+def first_epoch(request: RunJob) -> int:
     """The epoch a run starts from: 0, or where it was forked."""
     return int((request.config.get("fork") or {}).get("epoch", 0))
 

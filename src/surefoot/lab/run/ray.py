@@ -1,60 +1,178 @@
 """Computes runs as tasks of a Ray cluster: when a node is lost, its runs go on elsewhere from their checkpoints.
 
-The run folders are the only state, so they must be where every node sees them. The progress is read from them too:
-a run that moved to another node goes on where its metrics end, whatever messages died with the first one.
+The run folders are the only state, so every node must see them. The progress is read from them too: a run that moved to
+another node goes on where its metrics end, whatever messages were lost with the first one.
 """
 
 from __future__ import annotations
 
 import os
 import socket
+import threading
 import warnings
-from collections.abc import Sequence
+from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from surefoot._extras import require
 from surefoot.lab.run.memory import keep_freed_memory
-from surefoot.lab.run.pool import Event, Executor, Report, RunRequest, TaskSource, execute
+from surefoot.lab.run.pool import SENT, Event, MakePool, OnEvent, Outcome, RunJob, TaskSource, execute
 from surefoot.lab.store import StoreError, last_epoch, read_metrics
 
-#: How often the metrics files of running runs are looked at, in seconds.
+#: How often the metrics files of running runs are read, in seconds.
 POLL_SECONDS = 0.25
 #: How long a cluster may take to answer at all, in seconds.
 CONNECT_SECONDS = 10.0
-#: The last task this Ray worker process loaded: many runs share it.
+#: The last task that this Ray worker process loaded: many runs share it.
 _loaded: dict[str, Any] = {}
 #: The cluster that this process was connected to by us, under "to".
 _connected: dict[str, str] = {}
 
 
-def make_executor(
+def make_pool(
     address: str | None = None, *, cpus: float | None = None, gpus: float | None = None, retries: int = 5
-) -> Executor:
-    """An executor that computes runs on a Ray cluster, for `compare(..., executor=...)`.
+) -> MakePool:
+    """Compute runs on a Ray cluster: `compare(..., executor=make_pool("auto"))`.
 
     Args:
         address: The cluster, "auto" or "host:6379"; None is RAY_ADDRESS, or else a cluster of this machine's cores.
-        cpus: CPUs each run asks for; by default its threads.
-        gpus: GPUs each run asks for; by default 1 when its device is CUDA.
+        cpus: CPUs that each run asks for; by default its threads.
+        gpus: GPUs that each run asks for; by default 1 if its device is CUDA.
         retries: How often a run is started again after its node or process was lost.
 
-    >>> make_executor("auto", retries=-1)
+    >>> make_pool("auto", retries=-1)
     Traceback (most recent call last):
     ValueError: retries must be 0 or more, got -1
     """
     if retries < 0:
         raise ValueError(f"retries must be 0 or more, got {retries}")
     require("ray", extra="ray")
+    return lambda on_event: RayPool(on_event, address, cpus=cpus, gpus=gpus, retries=retries)
 
-    def on_ray(source: TaskSource, requests: Sequence[RunRequest], report: Report) -> None:
-        if not requests:
+
+class RayPool:
+    """A pool on a Ray cluster, connected when the first job is submitted; the arguments are those of `make_pool`."""
+
+    def __init__(
+        self,
+        on_event: OnEvent,
+        address: str | None = None,
+        *,
+        cpus: float | None = None,
+        gpus: float | None = None,
+        retries: int = 5,
+    ) -> None:
+        self._on_event, self._address, self._cpus, self._gpus, self._retries = on_event, address, cpus, gpus, retries
+        self._lock = threading.Lock()
+        self._ray: Any = None
+        self._places = 1
+        self._shared: tuple[TaskSource, Any] | None = None
+        self._running: dict[Any, _RunningJob] = {}
+        self._closed = threading.Event()
+        self._watcher = threading.Thread(target=self._watch, name="ray pool", daemon=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._closed.set()
+        if self._ray is None:
             return
-        _run_all(_connect(address), source, requests, report, cpus, gpus, retries)
+        self._watcher.join()
+        for reference, running in self._running.items():
+            running.future.set_exception(CancelledError())
+            with suppress(self._ray.exceptions.RayError, ValueError):
+                self._ray.cancel(reference, force=True)
 
-    return on_ray
+    def submit(self, job: RunJob) -> Future[Outcome]:
+        resources = needs(job.config, self._cpus, self._gpus)
+        with self._lock:
+            if self._closed.is_set():
+                raise CancelledError
+            if self._ray is None:
+                self._ray = _connect(self._address)
+                self._places = _places(self._ray, resources)
+                self._watcher.start()
+            if self._shared is None or self._shared[0] is not job.source:
+                self._shared = job.source, self._ray.put(_portable(job.source))
+            moved = replace(
+                job,
+                folder=job.folder.resolve(),
+                source=SENT,
+                start=None if job.start is None else job.start.resolve(),
+                jobs=max(job.jobs, self._places),
+                wait=True,
+            )
+            remote = self._ray.remote(_compute).options(
+                max_retries=self._retries, retry_exceptions=False, scheduling_strategy="SPREAD", **resources
+            )
+            running = _RunningJob(moved, self._on_event)
+            # A reference within a list arrives as a reference: a process that holds the task fetches nothing.
+            self._running[remote.remote([self._shared[1]], moved)] = running
+        return running.future
+
+    def _watch(self) -> None:
+        """Report the epochs of the running jobs and complete their futures, until the pool is closed."""
+        try:
+            while not self._closed.is_set():
+                with self._lock:
+                    running = dict(self._running)
+                if not running:
+                    self._closed.wait(POLL_SECONDS)
+                    continue
+                ended, _ = self._ray.wait(list(running), num_returns=1, timeout=POLL_SECONDS)
+                for job in running.values():
+                    job.report_epochs()
+                for reference in ended:
+                    running[reference].end(self._outcome(reference))
+                    with self._lock:
+                        del self._running[reference]
+        except BaseException as error:  # from the display: whoever waits for a run gets it
+            with self._lock:
+                for job in self._running.values():
+                    job.future.set_exception(error)
+                self._running.clear()
+
+    def _outcome(self, reference: Any) -> Outcome:
+        try:
+            outcome: Outcome = self._ray.get(reference)
+            return outcome
+        except self._ray.exceptions.RayTaskError as error:  # it ran, and failed before the run itself could say so
+            return Outcome("failed", cause(error))
+        except self._ray.exceptions.RayError as error:
+            return Outcome("failed", _lost(error, self._retries), died=True)
+
+
+class _RunningJob:
+    """A job on the cluster; its epochs are reported as its metrics file shows them."""
+
+    def __init__(self, job: RunJob, on_event: OnEvent) -> None:
+        self.future = Future[Outcome]()
+        self._job, self._on_event = job, on_event
+        self._reported = last_epoch(self._rows())
+        self._started = False
+
+    def report_epochs(self) -> None:
+        for row in self._rows():
+            if row["epoch"] > self._reported:
+                if not self._started:
+                    self._on_event(Event("start", self._job.index))
+                    self._started = True
+                self._on_event(Event("epoch", self._job.index, row))
+                self._reported = row["epoch"]
+
+    def end(self, outcome: Outcome) -> None:
+        self.report_epochs()
+        self._on_event(outcome.event(self._job.index))
+        self.future.set_result(outcome)
+
+    def _rows(self) -> list[dict[str, Any]]:
+        try:
+            return read_metrics(self._job.folder / "metrics.jsonl")[0]
+        except StoreError:  # the run itself will say so, and better
+            return []
 
 
 def needs(config: dict[str, Any], cpus: float | None = None, gpus: float | None = None) -> dict[str, float]:
@@ -101,79 +219,7 @@ def _probe(place: str) -> None:
         socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS).close()
 
 
-def _run_all(
-    ray: Any,
-    source: TaskSource,
-    requests: Sequence[RunRequest],
-    report: Report,
-    cpus: float | None,
-    gpus: float | None,
-    retries: int,
-) -> None:
-    resources = needs(requests[0].config, cpus, gpus)
-    jobs = max(requests[0].jobs, min(_places(ray, resources), len(requests)))
-    shared = ray.put(_portable(source))
-    remote = ray.remote(_compute).options(
-        max_retries=retries, retry_exceptions=False, scheduling_strategy="SPREAD", **resources
-    )
-    watched: dict[Any, _Watched] = {}
-    try:
-        for request in requests:
-            moved = replace(
-                request,
-                folder=request.folder.resolve(),
-                start=None if request.start is None else request.start.resolve(),
-                jobs=jobs,
-            )
-            # A reference within a list arrives as a reference: a process that holds the task fetches nothing.
-            watched[remote.remote([shared], moved)] = _Watched(moved, report)
-        while watched:
-            done, _ = ray.wait(list(watched), num_returns=1, timeout=POLL_SECONDS)
-            for one in watched.values():
-                one.look()
-            for reference in done:
-                one = watched.pop(reference)
-                try:
-                    last = ray.get(reference)
-                except ray.exceptions.RayTaskError as error:  # it ran, and failed before the run itself could tell
-                    last = Event("failed", one.request.index, message=_cause(error))
-                except ray.exceptions.RayError as error:
-                    last = Event("failed", one.request.index, message=_lost(error, retries))
-                one.look()
-                report(last)
-                if last.fatal:
-                    return
-    finally:
-        for reference in watched:
-            with suppress(ray.exceptions.RayError, ValueError):
-                ray.cancel(reference, force=True)
-
-
-class _Watched:
-    """Tells the epochs of a run as its metrics file shows them."""
-
-    def __init__(self, request: RunRequest, report: Report) -> None:
-        self.request, self.report = request, report
-        self.seen = last_epoch(self._rows())
-        self.started = False
-
-    def look(self) -> None:
-        for row in self._rows():
-            if row["epoch"] > self.seen:
-                if not self.started:
-                    self.report(Event("start", self.request.index))
-                    self.started = True
-                self.report(Event("epoch", self.request.index, row))
-                self.seen = row["epoch"]
-
-    def _rows(self) -> list[dict[str, Any]]:
-        try:
-            return read_metrics(self.request.folder / "metrics.jsonl")[0]
-        except StoreError:  # the run itself will say so, and better
-            return []
-
-
-def _compute(shared: list[Any], request: RunRequest) -> Event:
+def _compute(shared: list[Any], job: RunJob) -> Outcome:
     """What a Ray worker does; a run that another process still holds is waited for."""
     import ray
 
@@ -184,8 +230,8 @@ def _compute(shared: list[Any], request: RunRequest) -> Event:
         try:
             _loaded[name] = ray.get(shared[0]).load()
         except Exception as error:
-            return Event("failed", request.index, message=f"{type(error).__name__}: {error}")
-    return execute(request, _loaded[name], lambda event: None)
+            return Outcome("failed", f"{type(error).__name__}: {error}")
+    return execute(job, _loaded[name], lambda event: None)
 
 
 def _portable(source: TaskSource) -> TaskSource:
@@ -213,7 +259,7 @@ def _places(ray: Any, resources: dict[str, float]) -> int:
     return max(1, int(places))
 
 
-def _cause(error: Exception) -> str:
+def cause(error: Exception) -> str:
     """What went wrong on the node; the text begins with Ray's own account of where, and ends with the error."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"it could not be started on its node: {lines[-1] if lines else type(error).__name__}"

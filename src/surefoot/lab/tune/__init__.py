@@ -16,7 +16,7 @@ from surefoot.lab.analyse.groups import higher_is_better
 from surefoot.lab.analyse.verdicts import number
 from surefoot.lab.experiments import Setup, check_device, prepare
 from surefoot.lab.report.tables import metric_name
-from surefoot.lab.run.pool import Executor
+from surefoot.lab.run.pool import MakePool
 from surefoot.lab.spec.config import identity
 from surefoot.lab.spec.contestant import Contestant, accepted_options
 from surefoot.lab.spec.task import Task
@@ -51,7 +51,7 @@ def tune(
     device: str | torch.device = "cpu",
     data_dir: Path | str | None = None,
     progress: bool = True,
-    executor: Executor | None = None,
+    executor: MakePool | None = None,
     **overrides: Any,
 ) -> Tuning:
     """Search for good settings of every optimizer, with the same budget for each; what is done is not done again.

@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from surefoot.lab.experiments import Setup, compute
-from surefoot.lab.run.pool import Event, Executor, RunRequest
-from surefoot.lab.run.progress import Progress
+from surefoot.lab.experiments import Setup
+from surefoot.lab.run.pool import Event, MakePool, RunJob, run_all
 from surefoot.lab.spec.config import folder_of, run_key
 from surefoot.lab.spec.contestant import Contestant, written
 from surefoot.lab.store import Run, StoreError, last_epoch, read_run
@@ -90,26 +89,27 @@ def evaluate(
     on_end: Callable[[Ended], None],
     *,
     jobs: int = 1,
-    executor: Executor | None = None,
+    executor: MakePool,
 ) -> None:
     """Compute trials of plans with the same rungs, rung by rung, and tell their studies how each ended."""
     going = [_Going(taken, with_options(taken.plan.contestant, taken.options)) for taken in batch]
     for rung in batch[0].plan.rungs:
-        requests: list[RunRequest] = []
+        requests: list[RunJob] = []
         owners: list[_Going] = []
         for one in going:
             one.folders = []
             for seed in one.taken.plan.seeds:
                 config = config_of(one.taken.plan, one.contestant, one.taken.options, seed, rung)
                 folder = folder_of(out, config)
-                requests.append(RunRequest(len(requests), config, folder, one.contestant, jobs=jobs))
+                requests.append(RunJob(len(requests), config, folder, setup.checked_source, one.contestant, jobs=jobs))
                 owners.append(one)
                 one.folders.append(folder)
-        watch = _Watch(requests)
-        failures = compute(setup, requests, executor=executor, progress=watch.itself)
-        if watch.fatal:  # nothing else could be written either; the trial is taken up by the next command
-            raise StoreError(watch.fatal)
-        errors = {id(owners[index]): message for index, message in failures.items()}
+        with executor(_ignore) as pool:
+            outcomes = run_all(pool, requests)
+        for outcome in outcomes.values():
+            if outcome.fatal:  # nothing else could be written either; the trial is taken up by the next command
+                raise StoreError(outcome.message)
+        errors = {id(owners[index]): one.message for index, one in outcomes.items() if one.kind == "failed"}
         going = [one for one in going if _goes_on(one, rung, errors.get(id(one), ""), studies, on_end)]
         if not going:
             return
@@ -160,12 +160,5 @@ def _value(runs: Sequence[Run], plan: Plan, rung: int, lost: bool) -> float:
     return statistics.fmean(row[plan.metric] for row in rows)
 
 
-class _Watch(Progress):
-    fatal = ""
-
-    def show(self, event: Event) -> None:
-        if event.fatal:
-            self.fatal = event.message
-
-    def itself(self, requests: Sequence[RunRequest]) -> Progress:
-        return self
+def _ignore(event: Event) -> None:
+    return None

@@ -9,14 +9,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
 
 from surefoot._extras import require
 from surefoot.lab.experiments import Setup
-from surefoot.lab.run.pool import Executor, Report, RunRequest, TaskSource, _ignoring_interrupts, in_process
+from surefoot.lab.run.pool import InProcess, MakePool, TaskSource
 from surefoot.lab.tune.objective import Ended, evaluate
 from surefoot.lab.tune.study import Plan, Studies, storage_errors
 
@@ -43,7 +43,7 @@ def work(
     job: Job,
     on_end: Callable[[Ended], None],
     *,
-    executor: Executor | None = None,
+    executor: MakePool | None = None,
     studies: Studies | None = None,
 ) -> None:
     """Take and compute trials until every budget is spent, also by others.
@@ -56,9 +56,6 @@ def work(
     task = job.source.load()
     setup = Setup(job.source, task, [], [], {}, job.threads, job.device)
 
-    def here(source: TaskSource, requests: Sequence[RunRequest], report: Report) -> None:
-        in_process(TaskSource(task=task), requests, report)
-
     most = 1 if executor is None else job.jobs
     with studies.locks.live() as worker:
         while True:
@@ -67,7 +64,7 @@ def work(
                 # Trials of different plans may have different rungs: a schedule allows no pruning.
                 for rungs in sorted({one.plan.rungs for one in taken}):
                     batch = [one for one in taken if one.plan.rungs == rungs]
-                    evaluate(batch, studies, setup, job.out, on_end, jobs=job.jobs, executor=executor or here)
+                    evaluate(batch, studies, setup, job.out, on_end, jobs=job.jobs, executor=executor or InProcess)
             elif elsewhere:
                 time.sleep(WAIT_SECONDS)
             else:
@@ -112,13 +109,17 @@ class _Process:
             "MKL_NUM_THREADS": str(job.threads),
             "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
         }
-        with _ignoring_interrupts():  # Ctrl-C reaches the whole group of processes; only the parent answers it
+        # Ctrl-C reaches the whole group of processes; only the parent answers it.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
             self.process = subprocess.Popen(
                 [sys.executable, "-c", "from surefoot.lab.tune.worker import main; main()"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 env=environment,
             )
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         assert self.process.stdin is not None
         data = require("cloudpickle", extra="lab").dumps(job)
         try:
