@@ -220,7 +220,7 @@ def test_weight_decay_is_the_papers_on_its_tasks_only(tiny_task: MakeTask) -> No
 
 def test_results_give_tables_and_a_report(tiny_task: MakeTask, tmp_path: Path) -> None:
     found = compare(tiny_task(), ["adam", "adams"], seeds=3, epochs=2, out=tmp_path, progress=False)
-    assert {row.label for row in found.table().rows} == {"Adam", "AdamS"}
+    assert {row.label for row in found.table().comparisons} == {"Adam", "AdamS"}
     assert "| Adam " in found.to_markdown()
     assert r"\begin{" in found.to_latex()
     assert "AdamS" in found.to_csv()
@@ -249,11 +249,11 @@ def test_a_direction_told_later_holds_for_the_runs_that_are_there(tiny_task: Mak
 
     options: dict[str, Any] = {"seeds": 2, "epochs": 1, "out": tmp_path, "progress": False}
     first = compare(tiny_task(metrics={"f1": f1}), ["sgd"], **options)
-    assert not first.table(metrics=["valid_f1"]).rows[0].higher_is_better
+    assert not first.table(metrics=["valid_f1"]).comparisons[0].higher_is_better
     told = compare(tiny_task(metrics={"f1": f1}, higher_is_better={"f1": True}), ["sgd"], **options)
     assert [run.folder for run in told.runs] == [run.folder for run in first.runs]
     for found in (told, Results.read(tmp_path)):
-        [row] = found.table(metrics=["valid_f1"]).rows
+        [row] = found.table(metrics=["valid_f1"]).comparisons
         assert row.higher_is_better
 
 

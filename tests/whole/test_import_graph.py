@@ -52,7 +52,6 @@ KNOWN = {
     "lab.spec.config -> lab.analyse.groups",
     "lab.spec.task -> lab.spec.user_tasks",
     "lab.spec.task_code -> lab.run.trainer",
-    "lab.analyse.comparison -> lab.report.tables",
     "lab.tune.result -> lab.tune.report_sections",
 }
 

@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from surefoot._extras import require
+from surefoot.lab.analyse.audit import Finding, check
+from surefoot.lab.analyse.comparison import Summary, summarise
 from surefoot.lab.store import Run, read_runs
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-    from surefoot.lab.analyse.audit import Finding
-    from surefoot.lab.analyse.comparison import Summary
 
 
 @dataclass(frozen=True, repr=False)
@@ -47,15 +46,13 @@ class Results:
         Args:
             options: metrics, baseline, target, epoch; see `surefoot.lab.analyse.comparison.summarise`.
         """
-        from surefoot.lab.analyse.comparison import summarise
+        from surefoot.lab.report.tables import Tables
 
-        return summarise(self.runs, **options)
+        return Tables.of(summarise(self.runs, **options))
 
     def print(self) -> None:
         """Print the tables with their verdicts."""
-        from surefoot.lab.report.tables import to_rich
-
-        require("rich.console", extra="lab").Console().print(to_rich(self.table()))
+        require("rich.console", extra="lab").Console().print(self.table())
 
     def to(self, format: str) -> str:
         """The tables as text: "md" (Markdown), "latex", "csv" or "json"."""
@@ -85,8 +82,6 @@ class Results:
 
     def check(self) -> list[Finding]:
         """What makes the comparison unfair, incomplete or weaker than it looks."""
-        from surefoot.lab.analyse.audit import check
-
         return check(self.runs)
 
     def plot(self, metric: str = "valid_loss", *, band: bool = True, log: bool = False) -> list[Axes]:
@@ -102,7 +97,7 @@ class Results:
 
         pyplot = require("matplotlib.pyplot", extra="lab")
         drawn = []
-        for field in self.table(metrics=[metric]).fields:
+        for field in self.table(metrics=[metric]).groups:
             _, axes = pyplot.subplots(layout="constrained")
             draw_panel(axes, curves_panel(field, metric, band=band, log=log))
             axes.legend()
@@ -117,23 +112,10 @@ class Results:
 
     def _repr_html_(self) -> str:
         """The tables, for a notebook."""
-        from surefoot.lab.report.tables import COLUMNS, caption
+        from surefoot.lab.report.tables import to_html
 
-        summary = self.table()
-        parts = []
-        for field in summary.fields:
-            for metric in summary.metrics:
-                rows = summary.select(metric=metric, task=field.name)
-                if rows:
-                    head = "".join(f"<th>{html.escape(name)}</th>" for name in COLUMNS)
-                    body = "".join(
-                        "<tr>" + "".join(f"<td>{html.escape(cell(row))}</td>" for cell in COLUMNS.values()) + "</tr>"
-                        for row in rows
-                    )
-                    title = html.escape(caption(rows[0]))
-                    parts.append(f"<table><caption>{title}</caption><tr>{head}</tr>{body}</table>")
-        parts += [f"<p>failed: {html.escape(message)}</p>" for message in self.failures.values()]
-        return "\n".join(parts)
+        failed = [f"<p>failed: {html.escape(message)}</p>" for message in self.failures.values()]
+        return "\n".join([to_html(self.table()), *failed])
 
     def report(self, path: Path | str = "report.html") -> Path:
         """Write the report, one HTML file that needs no network."""

@@ -85,7 +85,7 @@ def test_corrected_directions_hold_for_every_run_of_the_task(tiny_task: MakeTask
     task = tiny_task(metrics={"f1": f1})
     compare(task, ["adam", "sgd", "adams"], **options)
     compare(dataclasses.replace(task, higher_is_better={"f1": True}), ["adam", "adams"], **options)
-    rows = Results.read(tmp_path).table(metrics=["valid_f1"]).rows
+    rows = Results.read(tmp_path).table(metrics=["valid_f1"]).comparisons
     assert [(row.label, row.is_baseline, row.higher_is_better) for row in rows] == [
         ("Adam", True, True), ("SGD", False, True), ("AdamS", False, True),
     ]  # fmt: skip

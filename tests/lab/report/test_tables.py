@@ -27,7 +27,7 @@ def test_terminal_shows_numbers_and_verdicts(summary):
     from rich.console import Console
 
     console = Console(width=100, record=True, file=io.StringIO())
-    console.print(tables.to_rich(summary))
+    console.print(tables.Tables.of(summary))
     text = console.export_text()
     assert "digits-mlp: validation loss, lower is better; target 0.1191" in text
     assert "▲ AdamS eta=0.0001 beats Adam by" in text
@@ -41,7 +41,7 @@ def test_numbers_stay_whole_in_a_narrow_terminal(summary, width):
     from rich.console import Console
 
     console = Console(width=width, record=True, file=io.StringIO())
-    console.print(tables.to_rich(summarise(summary.fields[0].runs, metrics=["valid_loss"])))
+    console.print(tables.Tables.of(summarise(summary.groups[0].runs, metrics=["valid_loss"])))
     lines = console.export_text().splitlines()
     assert max(map(len, lines)) <= width
     assert sum("0.101±0.013" in line for line in lines) == 1
@@ -53,20 +53,20 @@ def test_labels_with_brackets_are_not_markup(run):
 
     runs = [run(label, seed) for label in ("Adam", "[red]Mine[/red] [/]") for seed in range(2)]
     console = Console(width=140, record=True, file=io.StringIO())
-    console.print(tables.to_rich(summarise(runs)))
+    console.print(tables.Tables.of(summarise(runs)))
     assert "[red]Mine[/red] [/]" in console.export_text()
 
 
 def test_csv_and_json_hold_every_row_and_number(summary):
     read = list(csv.DictReader(io.StringIO(tables.to_csv(summary))))
     parsed = json.loads(tables.to_json(summary))
-    assert len(read) == len(parsed) == len(summary.rows) == 12
-    for row, line, item in zip(summary.rows, read, parsed):
-        assert float(line["mean"]) == row.mean == item["mean"]
-        assert line["verdict"] == row.verdict == item["verdict"]
+    assert len(read) == len(parsed) == len(summary.comparisons) == 12
+    for row, line, item in zip(summary.comparisons, read, parsed):
+        assert float(line["mean"]) == row.values.mean == item["mean"]
+        assert line["verdict"] == row.verdict.sentence == item["verdict"]
         if row.p_holm is not None:
             assert float(line["p_holm"]) == row.p_holm == item["p_holm"]
-    missed = next(i for i, row in enumerate(summary.rows) if row.label == "AdamCB")
+    missed = next(i for i, row in enumerate(summary.comparisons) if row.label == "AdamCB")
     assert math.isinf(float(read[missed]["epochs_to_target"]))
     assert parsed[missed]["epochs_to_target"] is None
     assert parsed[missed]["reached"] == 0
@@ -77,7 +77,7 @@ def test_markdown_has_a_cell_per_column(summary, run):
     lines = [line for line in text.splitlines() if line.startswith("|")]
     assert {len(re.findall(r"(?<!\\)\|", line)) for line in lines} == {len(tables.COLUMNS) + 1}
     assert "| AdamS eta=0.0001 | 10 |" in text
-    assert summary._repr_markdown_() == text  # a notebook shows the same
+    assert tables.Tables.of(summary)._repr_markdown_() == text  # a notebook shows the same
     odd = tables.to_markdown(summarise([run(ODD, seed) for seed in range(2)]))
     cells = {len(re.findall(r"(?<!\\)\|", line)) for line in odd.splitlines() if line.startswith("|")}
     assert cells == {len(tables.COLUMNS) + 1}
@@ -93,6 +93,8 @@ def test_latex_uses_booktabs_and_escapes(summary, run):
     assert f"{escaped} | $<$i$>$ \\$\\textbackslash{{}}alpha\\$ & 2 &" in odd
 
 
-def test_writers_by_file_ending(summary):
-    for name, write in tables.WRITERS.items():
-        assert "AdamCB" in write(summary), name
+def test_html_escapes(summary, run):
+    text = tables.to_html(summary)
+    assert text.count("<table") == 3
+    assert "<td>AdamS eta=0.0001</td>" in text
+    assert "| &lt;i&gt; $" in tables.to_html(summarise([run(ODD, seed) for seed in range(2)]))

@@ -1,13 +1,12 @@
-"""From runs to rows: how every contestant ended, and how it compares with the baseline."""
+"""Compares every contestant with the baseline, metric by metric and seed by seed."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from surefoot.lab.analyse import stats, verdicts
 from surefoot.lab.analyse.groups import (
     ContestantRuns,
     TaskGroup,
@@ -16,73 +15,158 @@ from surefoot.lab.analyse.groups import (
     recorded_metrics,
     value_at,
 )
+from surefoot.lab.analyse.stats import MeanStd, Paired, holm, holm_levels, mean_std, median, paired
+from surefoot.lab.analyse.verdicts import BASELINE, Side, Verdict, decide
 from surefoot.lab.store import last_epoch
 
 if TYPE_CHECKING:
     from surefoot.lab.store import Run
 
 
-@dataclass(frozen=True)
-class Row:
-    """One contestant, one metric: mean and std, the comparison with the baseline, and the time to target.
+class TrainingTime(NamedTuple):
+    """How much training something took; infinite if it never happened."""
 
-    Differences are ``contestant - baseline`` over the ``pairs`` where both ended. Times to target are medians
-    over runs; a run that missed the target counts as infinite. Where runs are of different length, all but the times
-    are at ``epoch``, the last one that all runs of the contestant and the baseline reached.
+    steps: float
+    epochs: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class RunCounts:
+    """How many runs a contestant made, and how many of them diverged, are unfinished or failed."""
+
+    runs: int
+    diverged: int
+    unfinished: int
+    failed: int
+
+    @property
+    def ended(self) -> int:
+        """The runs that came to an end, including those that diverged."""
+        return self.runs - self.unfinished - self.failed
+
+
+@dataclass(frozen=True)
+class TimeToTarget:
+    """How many runs reached a value, and the median training that it took; a run that missed it counts as infinite."""
+
+    value: float
+    reached: int = 0
+    median: TrainingTime | None = None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One contestant and one metric, compared with the baseline.
+
+    Args:
+        task: the name of the task group.
+        metric: the name of the metric, as recorded.
+        label: the contestant.
+        baseline: the contestant that it is compared with.
+        higher_is_better: whether a higher value of the metric is better.
+        values: mean and std over the contestant's runs.
+        counts: how the contestant's runs ended.
+        paired: the differences ``contestant - baseline`` over the seeds where both ended; None for the baseline.
+        p_holm: the p-value of the paired t-test after Holm's correction over `family` comparisons.
+        family: the number of comparisons that share the correction.
+        verdict: what may be said.
+        target: the time to the target value, if there is one.
+        epoch: where runs are of different length, the last epoch that all runs of both sides reached. Values and
+            differences are taken there; the time to the target is not affected.
     """
 
     task: str
     metric: str
     label: str
-    is_baseline: bool
+    baseline: str
     higher_is_better: bool
-    n: int
-    mean: float
-    std: float
-    runs: int
-    diverged: int
-    unfinished: int
-    failed: int
-    pairs: int = 0
-    difference: float | None = None
-    low: float | None = None
-    high: float | None = None
-    p_t: float | None = None
-    p_exact: float | None = None
+    values: MeanStd
+    counts: RunCounts
+    paired: Paired | None = None
     p_holm: float | None = None
     family: int = 0
-    outcome: str = "baseline"
-    verdict: str = "baseline"
-    target: float | None = None
-    reached: int = 0
-    steps_to_target: float | None = None
-    epochs_to_target: float | None = None
-    seconds_to_target: float | None = None
+    verdict: Verdict = BASELINE
+    target: TimeToTarget | None = None
     epoch: int | None = None
 
     @property
-    def ended(self) -> int:
-        """How many runs came to an end, diverged ones among them."""
-        return self.runs - self.unfinished - self.failed
+    def is_baseline(self) -> bool:
+        return self.paired is None
+
+    @property
+    def pairs(self) -> int:
+        """The number of seeds on which both sides ended."""
+        return self.paired.n if self.paired else 0
+
+    @property
+    def difference(self) -> float | None:
+        """The mean difference from the baseline, None without a pair."""
+        return self.paired.difference if self.paired and self.paired.n else None
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """The 95% interval of the difference, None with fewer than two pairs."""
+        return (self.paired.low, self.paired.high) if self.paired and self.paired.n > 1 else None
+
+    def record(self) -> dict[str, Any]:
+        """Everything as one flat row, for a table of all comparisons."""
+        low, high = self.interval or (None, None)
+        time = self.target.median if self.target and self.target.median else (None, None, None)
+        return {
+            "task": self.task,
+            "metric": self.metric,
+            "label": self.label,
+            "is_baseline": self.is_baseline,
+            "higher_is_better": self.higher_is_better,
+            "n": self.values.n,
+            "mean": self.values.mean,
+            "std": self.values.std,
+            "runs": self.counts.runs,
+            "diverged": self.counts.diverged,
+            "unfinished": self.counts.unfinished,
+            "failed": self.counts.failed,
+            "pairs": self.pairs,
+            "difference": self.difference,
+            "low": low,
+            "high": high,
+            "p_t": self.paired.p_t if self.paired else None,
+            "p_exact": self.paired.p_exact if self.paired else None,
+            "p_holm": self.p_holm,
+            "family": self.family,
+            "outcome": self.verdict.outcome.value,
+            "verdict": self.verdict.sentence,
+            "target": self.target.value if self.target else None,
+            "reached": self.target.reached if self.target else 0,
+            "steps_to_target": time[0],
+            "epochs_to_target": time[1],
+            "seconds_to_target": time[2],
+            "epoch": self.epoch,
+        }
+
+
+#: The columns of a table of records, which may have no rows.
+RECORD_COLUMNS = tuple(Comparison("", "", "", "", False, mean_std([]), RunCounts(0, 0, 0, 0)).record())
 
 
 @dataclass(frozen=True)
 class Summary:
-    """The rows of every metric and task, and the fields they came from."""
+    """The comparisons of every task and metric, and the groups of runs that they were made from."""
 
-    fields: tuple[TaskGroup, ...]
-    rows: tuple[Row, ...]
+    groups: tuple[TaskGroup, ...]
+    comparisons: tuple[Comparison, ...]
     metrics: tuple[str, ...]
 
-    def select(self, *, metric: str | None = None, task: str | None = None) -> list[Row]:
-        """The rows of one metric, of one task, or of both."""
-        return [row for row in self.rows if metric in (None, row.metric) and task in (None, row.task)]
+    def select(self, *, metric: str | None = None, task: str | None = None) -> list[Comparison]:
+        """The comparisons of one metric, of one task, or of both."""
+        return [row for row in self.comparisons if metric in (None, row.metric) and task in (None, row.task)]
 
-    def _repr_markdown_(self) -> str:
-        """What a notebook shows."""
-        from surefoot.lab.report.tables import to_markdown
-
-        return to_markdown(self)
+    def tables(self) -> Iterator[list[Comparison]]:
+        """The comparisons that belong into one table: those of one task and metric."""
+        for group in self.groups:
+            for metric in self.metrics:
+                if rows := self.select(metric=metric, task=group.name):
+                    yield rows
 
 
 def summarise(
@@ -95,38 +179,40 @@ def summarise(
 ) -> Summary:
     """Compare every contestant with the baseline, on every metric, seed by seed.
 
-    Holm's correction runs over all comparisons of one metric, those of several tasks together.
+    Holm's correction is made over all comparisons of one metric, those of several tasks together.
 
     Args:
-        runs: what `read_runs` gives; tuning runs are left out.
-        metrics: which metrics, the first one leading; all that were recorded when not given.
-        baseline: the label to compare with; the first contestant when not given.
-        target: the value whose time is taken, of the leading metric or per metric; when not given, the worst
-            final value of the baseline's runs, which is the level that every one of them reached.
+        runs: what `read_runs` returns; tuning runs are left out.
+        metrics: which metrics, the leading one first; by default all that were recorded.
+        baseline: the label to compare with; by default the first contestant.
+        target: the value to reach, of the leading metric or per metric; by default the worst final value of the
+            baseline's runs, which is the level that all of them reached.
         epoch: compare after this epoch instead of at the end (or at the last epoch that both sides reached).
 
-    >>> summarise([]).rows
+    >>> summarise([]).comparisons
     ()
     """
-    fields = group_runs(runs, baseline)
-    recorded = recorded_metrics(fields)
+    groups = group_runs(runs, baseline)
+    recorded = recorded_metrics(groups)
     chosen = list(metrics) if metrics else recorded
     for metric in chosen:
-        if fields and metric not in recorded:
+        if groups and metric not in recorded:
             raise ValueError(f"no run recorded the metric {metric!r}; choose among: {', '.join(recorded)}")
     targets = target if isinstance(target, Mapping) else dict.fromkeys(chosen[:1], target)
-    rows: list[Row] = []
+    comparisons: list[Comparison] = []
     for metric in chosen:
-        results: list[tuple[Row, stats.Paired | None, verdicts.Side]] = []
-        for each in fields:
-            if metric in recorded_metrics([each]):
-                results += _compare(each, metric, targets.get(metric), epoch)
-        rows += _judge(results)
-    return Summary(tuple(fields), tuple(rows), tuple(chosen))
+        family = [
+            comparison
+            for group in groups
+            if metric in recorded_metrics([group])
+            for comparison in _compare(group, metric, targets.get(metric), epoch)
+        ]
+        comparisons += _with_verdicts(family)
+    return Summary(tuple(groups), tuple(comparisons), tuple(chosen))
 
 
-def time_to_target(run: Run, metric: str, target: float, higher: bool) -> tuple[float, float, float]:
-    """Steps, epochs and seconds of training until the target was reached; infinite when it never was."""
+def time_to_target(run: Run, metric: str, target: float, higher: bool) -> TrainingTime:
+    """Steps, epochs and seconds of training until the target was reached; infinite if it never was."""
     seconds = 0.0
     for record in run.epochs:
         seconds += record.get("seconds") or 0.0
@@ -134,112 +220,90 @@ def time_to_target(run: Run, metric: str, target: float, higher: bool) -> tuple[
         if value is None or record.get("diverged"):
             continue
         if value >= target if higher else value <= target:
-            return float(record.get("step", math.nan)), float(record["epoch"]), seconds
-    return math.inf, math.inf, math.inf
+            return TrainingTime(float(record.get("step", math.nan)), float(record["epoch"]), seconds)
+    return TrainingTime(math.inf, math.inf, math.inf)
 
 
-def _compare(
-    each: TaskGroup, metric: str, target: float | None, epoch: int | None
-) -> list[tuple[Row, stats.Paired | None, verdicts.Side]]:
-    higher = higher_is_better(metric, each.task)
-    final = _by_seed(each.baseline, metric, epoch)
+def _compare(group: TaskGroup, metric: str, target: float | None, epoch: int | None) -> list[Comparison]:
+    """The comparisons of one task, before Holm's correction and without verdicts."""
+    higher = higher_is_better(metric, group.task)
+    final = _values_by_seed(group.baseline, metric, epoch)
     if target is None and final:
         target = min(final.values()) if higher else max(final.values())
-    side = verdicts.Side(each.baseline.label, len(each.baseline.runs), len(_lost(each.baseline, epoch)))
-    results: list[tuple[Row, stats.Paired | None, verdicts.Side]] = []
-    for entry in each.contestants:
-        first = entry is each.baseline
-        common = None if epoch is not None else _last_common(entry, each.baseline)
-        seen, base = (_by_seed(one, metric, epoch, common) for one in (entry, each.baseline))
-        pairs = [seen[seed] - base[seed] for seed in sorted(seen.keys() & base.keys())]
-        result = None if first else stats.paired(pairs)
-        measured = stats.mean_std(list(seen.values()))
-        row = Row(
-            each.name, metric, entry.label, first, higher, measured.n, measured.mean, measured.std,
-            len(entry.runs), len(_lost(entry, epoch)), len(entry.unfinished), len(entry.failed), epoch=common,
-        )  # fmt: skip
-        results.append((_timed(row, entry, target), result, side))
-    return results
+    comparisons = []
+    for contestant in group.contestants:
+        common = None if epoch is not None else _last_common_epoch(contestant, group.baseline)
+        values = _values_by_seed(contestant, metric, epoch, common)
+        reference = _values_by_seed(group.baseline, metric, epoch, common)
+        differences = [values[seed] - reference[seed] for seed in sorted(values.keys() & reference.keys())]
+        comparisons.append(
+            Comparison(
+                task=group.name,
+                metric=metric,
+                label=contestant.label,
+                baseline=group.baseline.label,
+                higher_is_better=higher,
+                values=mean_std(list(values.values())),
+                counts=_count(contestant, epoch),
+                paired=None if contestant is group.baseline else paired(differences),
+                target=None if target is None else _median_time(contestant, metric, target, higher),
+                epoch=common,
+            )
+        )
+    return comparisons
 
 
-def _last_common(*entries: ContestantRuns) -> int | None:
-    """The last epoch that all runs which ended well have reached; None when they are of one length."""
-    lengths = {last_epoch(run.epochs) for entry in entries for run in entry.runs if _ended_well(run)}
+def _with_verdicts(family: Sequence[Comparison]) -> list[Comparison]:
+    """The comparisons of one metric with Holm's correction and their verdicts."""
+    p_values = [comparison.paired.p_t if comparison.paired else None for comparison in family]
+    size = sum(p is not None for p in p_values)
+    sides = {
+        (comparison.task, comparison.label): Side(comparison.label, comparison.counts.runs, comparison.counts.diverged)
+        for comparison in family
+    }
+    decided = []
+    for comparison, p_holm, level in zip(family, holm(p_values), holm_levels(p_values)):
+        if comparison.paired is not None:
+            verdict = decide(
+                comparison.paired,
+                p_holm,
+                contestant=sides[comparison.task, comparison.label],
+                baseline=sides[comparison.task, comparison.baseline],
+                higher_is_better=comparison.higher_is_better,
+                level=level,
+                epoch=comparison.epoch,
+            )
+            comparison = replace(comparison, p_holm=p_holm, family=size, verdict=verdict)
+        decided.append(comparison)
+    return decided
+
+
+def _last_common_epoch(*contestants: ContestantRuns) -> int | None:
+    """The last epoch that all runs which ended well have reached; None if they are of one length."""
+    lengths = {last_epoch(run.epochs) for contestant in contestants for run in contestant.runs if run.state == "done"}
     return min(lengths) if len(lengths) > 1 else None
 
 
-def _ended_well(run: Run) -> bool:
-    return run.finished and not run.diverged
-
-
-def _by_seed(entry: ContestantRuns, metric: str, epoch: int | None, common: int | None = None) -> dict[int, float]:
-    """The value of each seed after an epoch that was asked for; else at the end, or at the last common epoch."""
+def _values_by_seed(
+    contestant: ContestantRuns, metric: str, epoch: int | None, common: int | None = None
+) -> dict[int, float]:
+    """The value of each seed after the epoch asked for; else at the end, or at the last common epoch."""
     if common is not None:
-        seen = {run.seed: value_at(run, metric, common) for run in entry.runs if _ended_well(run)}
+        values = {run.seed: value_at(run, metric, common) for run in contestant.runs if run.state == "done"}
     else:
-        seen = {run.seed: value_at(run, metric, epoch) for run in entry.runs}
-    return {seed: value for seed, value in seen.items() if value is not None}
+        values = {run.seed: value_at(run, metric, epoch) for run in contestant.runs}
+    return {seed: value for seed, value in values.items() if value is not None}
 
 
-def _lost(entry: ContestantRuns, epoch: int | None) -> list[Run]:
-    """The runs that diverged, by the epoch asked about."""
-    if epoch is None:
-        return entry.diverged
-    return [run for run in entry.diverged if run.epochs and run.epochs[-1]["epoch"] <= epoch]
+def _count(contestant: ContestantRuns, epoch: int | None) -> RunCounts:
+    """How the runs ended; with an epoch, only divergences until then count."""
+    diverged = [run for run in contestant.diverged if epoch is None or last_epoch(run.epochs) <= epoch]
+    return RunCounts(len(contestant.runs), len(diverged), len(contestant.unfinished), len(contestant.failed))
 
 
-def _timed(row: Row, entry: ContestantRuns, target: float | None) -> Row:
-    ended = [run for run in entry.runs if run.finished or run.diverged]
-    if target is None or not ended:
-        return replace(row, target=target)
-    times = [time_to_target(run, row.metric, target, row.higher_is_better) for run in ended]
-    steps, epochs, seconds = (stats.median(column) for column in zip(*times))
-    return replace(
-        row,
-        target=target,
-        reached=sum(math.isfinite(time[1]) for time in times),
-        steps_to_target=steps,
-        epochs_to_target=epochs,
-        seconds_to_target=seconds,
-    )
-
-
-def _judge(results: list[tuple[Row, stats.Paired | None, verdicts.Side]]) -> list[Row]:
-    """Holm's correction over the family, then a verdict for each comparison."""
-    tested = [result.p_t if result else None for _, result, _ in results]
-    adjusted = stats.holm(tested)
-    family = sum(p is not None for p in tested)
-    rows = []
-    for (row, result, side), p_holm, level in zip(results, adjusted, stats.holm_levels(tested)):
-        if result is None:
-            rows.append(row)
-            continue
-        verdict = verdicts.decide(
-            result,
-            p_holm,
-            contestant=verdicts.Side(row.label, row.runs, row.diverged),
-            baseline=side,
-            higher_is_better=row.higher_is_better,
-            level=level,
-            epoch=row.epoch,
-        )
-        rows.append(
-            replace(
-                row,
-                pairs=result.n,
-                difference=_finite(result.difference),
-                low=_finite(result.low),
-                high=_finite(result.high),
-                p_t=result.p_t,
-                p_exact=result.p_exact,
-                p_holm=p_holm,
-                family=family,
-                outcome=verdict.outcome,
-                verdict=verdict.sentence,
-            )
-        )
-    return rows
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+def _median_time(contestant: ContestantRuns, metric: str, target: float, higher: bool) -> TimeToTarget:
+    times = [time_to_target(run, metric, target, higher) for run in contestant.runs if run.finished]
+    if not times:
+        return TimeToTarget(target)
+    reached = sum(math.isfinite(time.epochs) for time in times)
+    return TimeToTarget(target, reached, TrainingTime(*(median(column) for column in zip(*times))))

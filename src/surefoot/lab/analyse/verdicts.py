@@ -1,27 +1,61 @@
-"""Comparisons in words: what the seeds allow to say, and what they do not."""
+"""Verdicts: what the seeds of a comparison allow to say, and what they do not."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Literal
 
 from surefoot.lab.analyse.stats import LEVEL, MOST_SEEDS, Paired, fewest_seeds, seeds_needed, smallest_exact_p
 
-Outcome = Literal["better", "worse", "leaning", "undecided", "same", "too few", "diverged", "unpaired"]
+
+class Outcome(StrEnum):
+    """What a comparison amounts to."""
+
+    BASELINE = "baseline"
+    BETTER = "better"
+    WORSE = "worse"
+    LEANING = "leaning"  # ahead, but the seeds are too few for a claim
+    UNDECIDED = "undecided"
+    SAME = "same"
+    TOO_FEW = "too few"
+    DIVERGED = "diverged"
+    UNPAIRED = "unpaired"
+
+    @property
+    def is_claim(self) -> bool:
+        """Whether one side is said to be better."""
+        return self in (Outcome.BETTER, Outcome.WORSE)
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a comparison amounts to, as a code and as a sentence."""
+    """What a comparison amounts to, as an outcome and in words.
+
+    Args:
+        outcome: the kind of verdict.
+        claim: what may be said.
+        remark: which runs are not part of the claim because they diverged, if any.
+    """
 
     outcome: Outcome
-    sentence: str
+    claim: str
+    remark: str = ""
+
+    @property
+    def sentence(self) -> str:
+        """Claim and remark together."""
+        return f"{self.claim}, where both ended; {self.remark}" if self.remark else self.claim
+
+
+#: The verdict on the baseline itself, which is compared with nothing.
+BASELINE = Verdict(Outcome.BASELINE, "baseline")
 
 
 @dataclass(frozen=True)
 class Side:
-    """One side of a comparison: its label, how many runs it made and how many of them diverged."""
+    """One side of a comparison: its label, its number of runs and how many of them diverged."""
 
     label: str
     runs: int = 0
@@ -41,38 +75,41 @@ def decide(
     """The verdict on paired differences ``contestant - baseline``.
 
     A claim needs two things: a Holm-adjusted t-test below 0.05, and an exact paired test that agrees. With
-    fewer than six pairs the exact test cannot reach 0.05 whatever the data: a lead is named, no claim made.
+    fewer than six pairs the exact test cannot reach 0.05, whatever the data: a lead is named, but no claim is made.
 
     Args:
         result: the paired statistics.
         p_holm: the t-test's p-value after Holm's correction.
         contestant: the contestant's side.
         baseline: the baseline's side.
-        higher_is_better: whether a larger value of the metric is the better one.
-        level: the level this comparison faces inside its family, for the number of seeds still needed.
-        epoch: the epoch that is compared, when it is not the end of all runs.
+        higher_is_better: whether a higher value of the metric is better.
+        level: the level of this comparison inside its family, for the number of seeds still needed.
+        epoch: the epoch that is compared, if it is not the end of all runs.
 
     >>> from surefoot.lab.analyse.stats import paired
-    >>> seen = paired([-0.004, -0.003, -0.006, -0.002, -0.005, -0.004, -0.003])
-    >>> decide(seen, seen.p_t, contestant=Side("AdamS"), baseline=Side("Adam")).sentence
+    >>> result = paired([-0.004, -0.003, -0.006, -0.002, -0.005, -0.004, -0.003])
+    >>> decide(result, result.p_t, contestant=Side("AdamS"), baseline=Side("Adam")).claim
     'AdamS beats Adam by 0.0039±0.0012 (n=7)'
     """
-    outcome, words = _words(result, p_holm, contestant.label, baseline.label, higher_is_better, level)
-    diverged = [_diverged(side) for side in (contestant, baseline) if side.diverged]
+    diverged = " and ".join(
+        f"{side.label} diverged in {side.diverged} of {count(side.runs, 'run')}"
+        for side in (contestant, baseline)
+        if side.diverged
+    )
     if result.n == 0 and diverged:
-        return Verdict("diverged", f"no pair of runs to compare: {' and '.join(diverged)}")
+        return Verdict(Outcome.DIVERGED, f"no pair of runs to compare: {diverged}")
+    outcome, claim = _claim(result, p_holm, contestant.label, baseline.label, higher_is_better, level)
     if result.n and epoch is not None:
-        words = f"at epoch {epoch}: {words}"
-    if diverged:
-        words = f"{words}, where both ended; {' and '.join(diverged)}"
-    return Verdict(outcome, words)
+        claim = f"at epoch {epoch}: {claim}"
+    return Verdict(outcome, claim, diverged)
 
 
 def strength(result: Paired, p_holm: float | None) -> Literal["decided", "leaning", "undecided"]:
-    """What the lab's rule makes of a difference, whichever way it points.
+    """How far a difference is decided, whichever direction it has.
 
     >>> from surefoot.lab.analyse.stats import paired
-    >>> [strength(one, one.p_t) for one in (paired([3.0, 3.1, 2.9]), paired([3.0, 3.1, 2.9] * 2), paired([3.0, -2.0]))]
+    >>> results = paired([3.0, 3.1, 2.9]), paired([3.0, 3.1, 2.9] * 2), paired([3.0, -2.0])
+    >>> [strength(result, result.p_t) for result in results]
     ['leaning', 'decided', 'undecided']
     """
     if p_holm is None or p_holm >= LEVEL:
@@ -82,36 +119,34 @@ def strength(result: Paired, p_holm: float | None) -> Literal["decided", "leanin
     return "decided" if result.p_exact is None or result.p_exact < LEVEL else "undecided"
 
 
-def _words(
+def _claim(
     result: Paired, p_holm: float | None, label: str, baseline: str, higher_is_better: bool, level: float
 ) -> tuple[Outcome, str]:
     n = result.n
     if n == 0:
-        return "unpaired", f"not compared: there is no seed on which both {label} and {baseline} ended with a number"
+        claim = f"not compared: there is no seed on which both {label} and {baseline} ended with a number"
+        return Outcome.UNPAIRED, claim
     if n == 1 or result.p_t is None or p_holm is None:
-        return "too few", f"too few seeds (n={n})"
+        return Outcome.TOO_FEW, f"too few seeds (n={n})"
     if result.difference == 0 and result.std == 0:
-        return "same", f"no difference: {label} and {baseline} gave the same value in every seed (n={n})"
-    ahead = (result.difference > 0) == higher_is_better
-    winner, loser = (label, baseline) if ahead else (baseline, label)
+        return Outcome.SAME, f"no difference: {label} and {baseline} gave the same value in every seed (n={n})"
+    is_ahead = (result.difference > 0) == higher_is_better
     amount = f"by {plus_minus(abs(result.difference), result.half_width)} (n={n})"
-    found = strength(result, p_holm)
-    if found == "leaning":
-        missing = fewest_seeds() - n
-        return "leaning", (
-            f"{winner} is ahead of {loser} {amount}, but no claim: the smallest exact paired p "
-            f"of {n} seeds is {smallest_exact_p(n):.2g}; at least {count(missing, 'more seed')} needed"
-        )
-    if found == "decided":
-        return (
-            ("better", f"{label} beats {baseline} {amount}")
-            if ahead
-            else ("worse", f"{baseline} is better than {label} {amount}")
-        )
-    return "undecided", _still_needed(result, level)
+    match strength(result, p_holm):
+        case "decided" if is_ahead:
+            return Outcome.BETTER, f"{label} beats {baseline} {amount}"
+        case "decided":
+            return Outcome.WORSE, f"{baseline} is better than {label} {amount}"
+        case "leaning":
+            winner, loser = (label, baseline) if is_ahead else (baseline, label)
+            return Outcome.LEANING, (
+                f"{winner} is ahead of {loser} {amount}, but no claim: the smallest exact paired p of {n} seeds is "
+                f"{smallest_exact_p(n):.2g}; at least {count(fewest_seeds() - n, 'more seed')} needed"
+            )
+    return Outcome.UNDECIDED, _seeds_still_needed(result, level)
 
 
-def _still_needed(result: Paired, level: float) -> str:
+def _seeds_still_needed(result: Paired, level: float) -> str:
     most = max(MOST_SEEDS, 2 * result.n)
     needed = seeds_needed(result.difference, result.std, level, most=most)
     if needed is None:
@@ -121,10 +156,6 @@ def _still_needed(result: Paired, level: float) -> str:
     if result.n < fewest_seeds():
         note += f": the smallest exact paired p is {smallest_exact_p(result.n):.2g}"
     return f"undecided: about {count(more, 'more seed')} needed ({note})"
-
-
-def _diverged(side: Side) -> str:
-    return f"{side.label} diverged in {side.diverged} of {count(side.runs, 'run')}"
 
 
 def count(n: int, thing: str) -> str:

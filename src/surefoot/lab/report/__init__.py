@@ -62,7 +62,7 @@ def write_report(
     """
     summary = summarise(runs, metrics=metrics, baseline=baseline, target=target)
     found = list(check(runs, baseline) if findings is None else findings)
-    names = ", ".join(", ".join(filter(None, [each.name, continued(each)])) for each in summary.fields)
+    names = ", ".join(", ".join(filter(None, [each.name, continued(each)])) for each in summary.groups)
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
     footer = f"Written by surefoot {__version__} on {today}. One file, no network: keep it, mail it, print it."
     budget = BUDGET
@@ -87,7 +87,7 @@ def report_sections(
     budget: int = BUDGET,
 ) -> list[Section]:
     """The sections of a report, in order; the curves take about `budget` bytes at most."""
-    fields = summary.fields
+    fields = summary.groups
     series: dict[str, int] = {}
     for each in fields:
         for entry in each.contestants:
@@ -138,15 +138,15 @@ def _in_short(each: TaskGroup, summary: Summary, series: dict[str, int]) -> str:
 
 
 def _subtitle(summary: Summary) -> str:
-    runs = [run for each in summary.fields for run in each.runs]
+    runs = [run for each in summary.groups for run in each.runs]
     if not runs:
         return "No runs."
-    labels = {entry.label for each in summary.fields for entry in each.contestants}
+    labels = {entry.label for each in summary.groups for entry in each.contestants}
     epochs = sorted({run.config.get("epochs", 0) - forked_at(run) for run in runs})
     length = f"{epochs[0]}" if len(epochs) == 1 else f"{epochs[0]} to {epochs[-1]}"
     return " · ".join(
         [
-            count(len(summary.fields), "task"),
+            count(len(summary.groups), "task"),
             count(len(labels), "optimizer"),
             count(len({run.seed for run in runs}), "seed"),
             f"{length} {'epoch' if length == '1' else 'epochs'}",
@@ -156,7 +156,7 @@ def _subtitle(summary: Summary) -> str:
 
 
 def _results_lead(summary: Summary) -> str:
-    family = max((row.family for row in summary.rows), default=0)
+    family = max((row.family for row in summary.comparisons), default=0)
     return (
         "Mean ± standard deviation over seeds, and the difference from the baseline on the same seeds with its "
         f"95% interval. p-values of the paired t-test are adjusted by Holm's method for {count(family, 'comparison')} "
@@ -166,14 +166,14 @@ def _results_lead(summary: Summary) -> str:
 
 def _results(summary: Summary, series: dict[str, int]) -> list[Section]:
     sections = []
-    for each in summary.fields:
+    for each in summary.groups:
         tables = [
             parts.results_table(rows, series)
             for metric in summary.metrics
             if (rows := summary.select(metric=metric, task=each.name))
         ]
         if tables:
-            sections.append(_per_task(each, summary.fields, "".join(tables)))
+            sections.append(_per_task(each, summary.groups, "".join(tables)))
     return sections
 
 
@@ -231,24 +231,24 @@ def _inside_section(fields: Sequence[TaskGroup], data: Sequence[CurveData], seri
 
 def _sensitivity(summary: Summary, series: dict[str, int]) -> Section:
     within = []
-    for each in summary.fields:
+    for each in summary.groups:
         metrics = [metric for metric in summary.metrics if not metric.startswith("train")] or summary.metrics
         shown = [panel for metric in metrics for panel in panels.sensitivity(each, metric, series)]
         if shown:
-            within.append(_per_task(each, summary.fields, panels=shown))
+            within.append(_per_task(each, summary.groups, panels=shown))
     return Section("Sensitivity", "Contestants that differ in one option alone.", sections=within)
 
 
 def _targets(summary: Summary, series: dict[str, int]) -> Section:
     within = []
-    for each in summary.fields:
+    for each in summary.groups:
         rows = summary.select(metric=summary.metrics[0], task=each.name) if summary.metrics else []
         if not rows or rows[0].target is None:
             continue
         parallel = any((record.get("jobs") or 1) > 1 for run in each.runs for record in run.epochs)
         race = panels.time_to_target_panel(each, rows, series)
         table = parts.target_table(rows, series, parallel)
-        within.append(_per_task(each, summary.fields, table, [race] if race else []))
+        within.append(_per_task(each, summary.groups, table, [race] if race else []))
     return Section(
         "Time to target",
         "How much training until the target was first reached; a run that never got there counts as infinite. "

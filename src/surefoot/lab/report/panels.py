@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 from surefoot.lab.analyse.audit import sweeps
-from surefoot.lab.analyse.comparison import Row, time_to_target
+from surefoot.lab.analyse.comparison import Comparison, time_to_target
 from surefoot.lab.analyse.groups import ContestantRuns, TaskGroup, higher_is_better, value_at
 from surefoot.lab.analyse.stats import MeanStd, mean_std
 from surefoot.lab.analyse.verdicts import number, plus_minus
@@ -84,17 +84,17 @@ def _final(contestant: ContestantRuns, metric: str) -> MeanStd:
     return mean_std([value for run in contestant.runs if (value := value_at(run, metric)) is not None])
 
 
-def time_to_target_panel(group: TaskGroup, rows: list[Row], series: dict[str, int]) -> Panel | None:
+def time_to_target_panel(group: TaskGroup, rows: list[Comparison], series: dict[str, int]) -> Panel | None:
     """Epochs to target, run by run: a dot for a run that reached it, a tick at the median."""
-    target = rows[0].target
-    if target is None:
+    if rows[0].target is None:
         return None
+    target = rows[0].target.value
     lines = []
     first = min((run.epochs[0]["epoch"] for run in group.runs if run.epochs), default=1)
     last = max((run.epochs[-1]["epoch"] for run in group.runs if run.epochs), default=1)
     for place, (contestant, row) in enumerate(zip(group.contestants, rows)):
         ended = [run for run in contestant.runs if run.finished or run.diverged]
-        times = [(run.seed, time_to_target(run, row.metric, target, row.higher_is_better)[1]) for run in ended]
+        times = [(run.seed, time_to_target(run, row.metric, target, row.higher_is_better).epochs) for run in ended]
         reached = [(seed, time) for seed, time in times if math.isfinite(time)]
         lines.append(
             Line(
@@ -107,8 +107,8 @@ def time_to_target_panel(group: TaskGroup, rows: list[Row], series: dict[str, in
                 connected=False,
             )
         )
-        median = row.epochs_to_target
-        if median is not None and math.isfinite(median):
+        median = row.target.median.epochs if row.target and row.target.median else math.inf
+        if math.isfinite(median):
             text = [f"{contestant.label}\nmedian: epoch {number(median)}"]
             tick = Markers("line-ns-open", 20, line_width=3)
             lines.append(
@@ -125,5 +125,6 @@ def time_to_target_panel(group: TaskGroup, rows: list[Row], series: dict[str, in
     )
 
 
-def _missed(row: Row) -> str:
-    return f"{row.ended - row.reached} of {row.ended} missed" if row.reached < row.ended else ""
+def _missed(row: Comparison) -> str:
+    ended, reached = row.counts.ended, row.target.reached if row.target else 0
+    return f"{ended - reached} of {ended} missed" if reached < ended else ""

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from surefoot.lab.analyse.audit import Finding
-from surefoot.lab.analyse.comparison import Row, Summary
+from surefoot.lab.analyse.comparison import Comparison, Summary, TimeToTarget, TrainingTime
 from surefoot.lab.analyse.groups import TaskGroup
-from surefoot.lab.analyse.verdicts import count, number
+from surefoot.lab.analyse.verdicts import Outcome, count, number
 from surefoot.lab.report.draw import style_of
 from surefoot.lab.report.figures import CurveData
 from surefoot.lab.report.page import escape, swatch
@@ -21,14 +22,14 @@ if TYPE_CHECKING:
 #: More contestants than this and the headline becomes a list, those without a claim folded away.
 MANY = 8
 _WORDS = {
-    "better": "better",
-    "worse": "worse",
-    "leaning": "no claim yet",
-    "undecided": "undecided",
-    "same": "the same",
-    "too few": "too few seeds",
-    "diverged": "diverged",
-    "unpaired": "not compared",
+    Outcome.BETTER: "better",
+    Outcome.WORSE: "worse",
+    Outcome.LEANING: "no claim yet",
+    Outcome.UNDECIDED: "undecided",
+    Outcome.SAME: "the same",
+    Outcome.TOO_FEW: "too few seeds",
+    Outcome.DIVERGED: "diverged",
+    Outcome.UNPAIRED: "not compared",
 }
 
 
@@ -40,7 +41,7 @@ def verdicts(each: TaskGroup, summary: Summary, series: dict[str, int]) -> str:
     if not rows:
         return f'<p class="short">Only {escape(each.baseline.label)} ran: nothing to compare with yet.</p>'
     leading = [row for row in rows if row.metric == rows[0].metric]
-    tally = Counter(row.outcome for row in leading)
+    tally = Counter(row.verdict.outcome for row in leading)
     words = ", ".join(f"<strong>{tally[name]}</strong> {_WORDS[name]}" for name in _WORDS if tally[name])
     pairs = sorted({row.pairs for row in leading})
     seeds = f"{pairs[0]}" if len(pairs) == 1 else f"{pairs[0]} to {pairs[-1]}"
@@ -50,8 +51,8 @@ def verdicts(each: TaskGroup, summary: Summary, series: dict[str, int]) -> str:
         f"{words}.</p>"
     )
     if len(leading) > MANY:
-        claims = [row for row in leading if row.outcome in ("better", "worse")]
-        rest = [row for row in leading if row.outcome not in ("better", "worse")]
+        claims = [row for row in leading if row.verdict.outcome.is_claim]
+        rest = [row for row in leading if not row.verdict.outcome.is_claim]
         folded = f"<details><summary>{len(rest)} without a claim</summary>{_lines(rest)}</details>"
         return short + _lines(claims) + (folded if rest else "")
     cards = [_card([other for other in rows if other.label == row.label], series) for row in leading]
@@ -77,34 +78,34 @@ def _first_error(runs: Sequence[Run]) -> str:
     return ""
 
 
-def _lines(rows: Iterable[Row]) -> str:
-    items = "".join(f'<li class="{_css(row.outcome)}">{_mark(row)}{escape(headline(row))}</li>' for row in rows)
+def _lines(rows: Iterable[Comparison]) -> str:
+    items = "".join(f'<li class="{_css(row.verdict.outcome)}">{_mark(row)}{escape(headline(row))}</li>' for row in rows)
     return f'<ul class="verdicts">{items}</ul>' if items else ""
 
 
-def _mark(row: Row) -> str:
-    return f'<span class="mark" aria-hidden="true">{MARKS[row.outcome][0]}</span>'
+def _mark(row: Comparison) -> str:
+    return f'<span class="mark" aria-hidden="true">{MARKS[row.verdict.outcome][0]}</span>'
 
 
-def _card(rows: list[Row], series: dict[str, int]) -> str:
+def _card(rows: list[Comparison], series: dict[str, int]) -> str:
     first = rows[0]
     lines = []
     for row in rows:
         # the first line tells of divergences, the others need not say it again
-        sentence = row.verdict if row is first else row.verdict.partition(", where both ended")[0]
+        sentence = row.verdict.sentence if row is first else row.verdict.claim
         lines.append(
-            f'<li class="{_css(row.outcome)}">{_mark(row)}<span><b>{escape(_title(row))}:</b> {escape(sentence)}'
-            "</span></li>"
+            f'<li class="{_css(row.verdict.outcome)}">{_mark(row)}<span><b>{escape(_title(row))}:</b> '
+            f"{escape(sentence)}</span></li>"
         )
     return (
-        f'<article class="card {_css(first.outcome)}"><header>{swatch(series[first.label])}'
+        f'<article class="card {_css(first.verdict.outcome)}"><header>{swatch(series[first.label])}'
         f"<h4>{escape(first.label)}</h4>"
-        f'<span class="badge"><span aria-hidden="true">{MARKS[first.outcome][0]}</span> '
-        f"{_WORDS[first.outcome]}</span></header><ul>{''.join(lines)}</ul></article>"
+        f'<span class="badge"><span aria-hidden="true">{MARKS[first.verdict.outcome][0]}</span> '
+        f"{_WORDS[first.verdict.outcome]}</span></header><ul>{''.join(lines)}</ul></article>"
     )
 
 
-def _title(row: Row) -> str:
+def _title(row: Comparison) -> str:
     return metric_name(row.metric).capitalize()
 
 
@@ -112,12 +113,12 @@ def _css(outcome: str) -> str:
     return "is-" + outcome.replace(" ", "-")
 
 
-def results_table(rows: Sequence[Row], series: dict[str, int]) -> str:
+def results_table(rows: Sequence[Comparison], series: dict[str, int]) -> str:
     """One metric of one task as a table, with the interval drawn in each row."""
     first = rows[0]
     better = "higher is better" if first.higher_is_better else "lower is better"
     shown = [name for name in COLUMNS if name not in ("verdict", "optimizer", "to target: epochs / steps / s")]
-    if not any(row.diverged for row in rows):
+    if not any(row.counts.diverged for row in rows):
         shown.remove("diverged")
     heads = "".join(f'<th scope="col">{escape(name)}</th>' for name in shown)
     forest = _Forest(rows)
@@ -128,7 +129,8 @@ def results_table(rows: Sequence[Row], series: dict[str, int]) -> str:
         none = " none" if row.is_baseline else ""
         number_of = series[row.label]
         body.append(
-            f'<tr class="{_css(row.outcome)}"><th scope="row">{swatch(number_of)}<span>{escape(row.label)}{note}</span>'
+            f'<tr class="{_css(row.verdict.outcome)}"><th scope="row">{swatch(number_of)}'
+            f"<span>{escape(row.label)}{note}</span>"
             f'</th>{cells}<td class="forest{none}" data-label="95% interval">{forest.draw(row, number_of)}</td></tr>'
         )
     return (
@@ -139,7 +141,7 @@ def results_table(rows: Sequence[Row], series: dict[str, int]) -> str:
     )
 
 
-def _whole(rows: Sequence[Row]) -> str:
+def _whole(rows: Sequence[Comparison]) -> str:
     return " whole" if len(rows) <= 8 else ""  # printed on one page; a longer table would leave half of one empty
 
 
@@ -154,8 +156,8 @@ class _Forest:
 
     width, height = 150, 20
 
-    def __init__(self, rows: Sequence[Row]) -> None:
-        edges = [edge for row in rows for edge in (row.low, row.high, row.difference) if edge is not None]
+    def __init__(self, rows: Sequence[Comparison]) -> None:
+        edges = [edge for row in rows for edge in (*(row.interval or ()), row.difference) if edge is not None]
         self.low, self.high = min([0.0, *edges]), max([0.0, *edges])
         self.higher_is_better = rows[0].higher_is_better
 
@@ -167,17 +169,18 @@ class _Forest:
         reach = (self.high - self.low) or 1.0
         return 8 + (self.width - 16) * (value - self.low) / reach
 
-    def draw(self, row: Row, series: int) -> str:
+    def draw(self, row: Comparison, series: int) -> str:
         middle, zero = self.height / 2, self.x(0.0)
         parts = [f'<line class="zero" x1="{zero:.1f}" y1="0" x2="{zero:.1f}" y2="{self.height}"/>']
         label = "baseline"
         if row.difference is not None:
             x, colour = self.x(row.difference), f"var(--s{style_of(series)[0]})"
             label = COLUMNS["difference (95%)"](row)
-            if row.low is not None and row.high is not None:
+            if row.interval is not None:
+                low, high = row.interval
                 parts.append(
-                    f'<line stroke="{colour}" stroke-width="2.5" x1="{self.x(row.low):.1f}" y1="{middle}" '
-                    f'x2="{self.x(row.high):.1f}" y2="{middle}"/>'
+                    f'<line stroke="{colour}" stroke-width="2.5" x1="{self.x(low):.1f}" y1="{middle}" '
+                    f'x2="{self.x(high):.1f}" y2="{middle}"/>'
                 )
             parts.append(f'<circle fill="{colour}" cx="{x:.1f}" cy="{middle}" r="4.5"/>')
         return (
@@ -186,16 +189,18 @@ class _Forest:
         )
 
 
-def target_table(rows: Sequence[Row], series: dict[str, int], parallel: bool) -> str:
+def target_table(rows: Sequence[Comparison], series: dict[str, int], parallel: bool) -> str:
     """Median time to target; a miss is infinite."""
     heads = ["epochs", "steps", "seconds" + (" *" if parallel else ""), "reached by"]
     body = []
     for row in rows:
+        target = row.target or TimeToTarget(math.nan)
+        time = target.median or TrainingTime(math.nan, math.nan, math.nan)
         cells = [
-            number(row.epochs_to_target, 6),
-            number(row.steps_to_target, 7),
-            number(row.seconds_to_target, 3),
-            f"{row.reached} of {row.ended} runs",
+            number(time.epochs, 6),
+            number(time.steps, 7),
+            number(time.seconds, 3),
+            f"{target.reached} of {row.counts.ended} runs",
         ]
         tds = "".join(f'<td data-label="{head}">{escape(cell)}</td>' for head, cell in zip(heads, cells))
         body.append(f'<tr><th scope="row">{swatch(series[row.label])}<span>{escape(row.label)}</span></th>{tds}</tr>')
@@ -204,7 +209,7 @@ def target_table(rows: Sequence[Row], series: dict[str, int], parallel: bool) ->
     note = '<p class="note">* taken with several runs at once: seconds are not comparable.</p>' if parallel else ""
     return (
         f'<div class="scroll{_whole(rows)}"><table class="stack"><caption>Median training until '
-        f"{escape(metric_name(first.metric))} {sign} {number(first.target)} "
+        f"{escape(metric_name(first.metric))} {sign} {number(target.value)} "
         f'<span class="note">∞: half of the runs or more never got there</span></caption><thead><tr>'
         f'<th scope="col">optimizer</th>{"".join(f"""<th scope="col">{head}</th>""" for head in heads)}'
         f"</tr></thead><tbody>{''.join(body)}</tbody></table></div>{note}"

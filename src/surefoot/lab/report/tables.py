@@ -1,34 +1,34 @@
-"""Result tables: in the terminal, and as Markdown, LaTeX, CSV and JSON."""
+"""Result tables: in the terminal and in notebooks, and as Markdown, LaTeX, CSV and JSON."""
 
 from __future__ import annotations
 
-import csv
-import io
+import html
 import json
 import math
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from surefoot._extras import require
-from surefoot.lab.analyse.comparison import Row, Summary
-from surefoot.lab.analyse.verdicts import number, plus_minus
+from surefoot.lab.analyse.comparison import RECORD_COLUMNS, Comparison, Summary
+from surefoot.lab.analyse.verdicts import Outcome, number, plus_minus
 
 if TYPE_CHECKING:
+    from pandas import DataFrame
     from rich.console import Console, ConsoleOptions
 
 #: How each outcome is shown: a mark that does not need colour, and a colour.
 MARKS = {
-    "better": ("▲", "green"),
-    "worse": ("▼", "red"),
-    "leaning": ("△", "yellow"),
-    "undecided": ("◇", "cyan"),
-    "same": ("=", "cyan"),
-    "too few": ("◇", "cyan"),
-    "diverged": ("✕", "red"),
-    "unpaired": ("–", "cyan"),
+    Outcome.BETTER: ("▲", "green"),
+    Outcome.WORSE: ("▼", "red"),
+    Outcome.LEANING: ("△", "yellow"),
+    Outcome.UNDECIDED: ("◇", "cyan"),
+    Outcome.SAME: ("=", "cyan"),
+    Outcome.TOO_FEW: ("◇", "cyan"),
+    Outcome.DIVERGED: ("✕", "red"),
+    Outcome.UNPAIRED: ("–", "cyan"),
 }
+_NAMES_CONTESTANT = {Outcome.BETTER, Outcome.WORSE, Outcome.LEANING, Outcome.SAME, Outcome.UNPAIRED}
 
 
 def metric_name(metric: str) -> str:
@@ -43,20 +43,19 @@ def metric_name(metric: str) -> str:
     return metric.replace("_", " ")
 
 
-def caption(row: Row) -> str:
-    """What a table shows: task, metric, which way is better, and the target."""
+def caption(row: Comparison) -> str:
+    """What a table shows: task, metric, which direction is better, and the target."""
     better = "higher" if row.higher_is_better else "lower"
-    target = "" if row.target is None else f"; target {number(row.target)}"
+    target = "" if row.target is None else f"; target {number(row.target.value)}"
     return f"{row.task}: {metric_name(row.metric)}, {better} is better{target}"
 
 
-def difference(row: Row) -> str:
+def difference(row: Comparison) -> str:
     """The paired difference with the half width of its 95% interval."""
-    if row.difference is None:
+    if row.paired is None or row.difference is None:
         return ""
-    half_width = math.nan if row.high is None else row.high - row.difference
     sign = "+" if row.difference > 0 else ""
-    text = plus_minus(row.difference, half_width)
+    text = plus_minus(row.difference, row.paired.half_width)
     return f"({sign}{text[1:]}" if text.startswith("(") else sign + text
 
 
@@ -73,72 +72,73 @@ def p_value(p: float | None) -> str:
     return f"{p:.4f}" if 0.045 < p < 0.055 else f"{p:.2g}"  # on which side of 0.05 must be visible
 
 
-def time_to_target(row: Row) -> str:
-    """Median epochs, steps and seconds to the target, and how many runs reached it when not all did."""
-    if row.target is None or row.epochs_to_target is None:
+def time_to_target(row: Comparison) -> str:
+    """Median epochs, steps and seconds to the target, and how many runs reached it if not all did."""
+    if row.target is None or row.target.median is None:
         return ""
-    times = (row.epochs_to_target, row.steps_to_target, row.seconds_to_target)
-    text = " / ".join(number(time, 7) if i < 2 else number(time, 3) for i, time in enumerate(times))
-    if all(time is not None and math.isinf(time) for time in times):
+    time, reached, ended = row.target.median, row.target.reached, row.counts.ended
+    text = f"{number(time.epochs, 7)} / {number(time.steps, 7)} / {number(time.seconds, 3)}"
+    if all(map(math.isinf, time)):
         text = "∞"
-    return text if row.reached == row.ended else f"{text} ({row.reached} of {row.ended})"
+    return text if reached == ended else f"{text} ({reached} of {ended})"
 
 
-def diverged(row: Row) -> str:
+def diverged(row: Comparison) -> str:
     """How many of the runs diverged."""
-    return f"{row.diverged} of {row.runs}" if row.diverged else "0"
+    return f"{row.counts.diverged} of {row.counts.runs}" if row.counts.diverged else "0"
 
 
-#: The columns of a table for reading: heading, and what stands in a row.
-COLUMNS: dict[str, Callable[[Row], str]] = {
+#: The columns of a table for reading: heading, and the text of a row.
+COLUMNS: dict[str, Callable[[Comparison], str]] = {
     "optimizer": lambda row: row.label,
-    "n": lambda row: str(row.n),
-    "mean±std": lambda row: plus_minus(row.mean, row.std) + ("" if row.epoch is None else f" (epoch {row.epoch})"),
+    "n": lambda row: str(row.values.n),
+    "mean±std": lambda row: (
+        plus_minus(row.values.mean, row.values.std) + ("" if row.epoch is None else f" (epoch {row.epoch})")
+    ),
     "difference (95%)": difference,
     "p (Holm)": lambda row: p_value(row.p_holm),
-    "p (exact)": lambda row: p_value(row.p_exact),
+    "p (exact)": lambda row: p_value(row.paired.p_exact if row.paired else None),
     "diverged": diverged,
     "to target: epochs / steps / s": time_to_target,
-    "verdict": lambda row: row.verdict,
+    "verdict": lambda row: row.verdict.sentence,
 }
 
 
-def headline(row: Row) -> str:
+def headline(row: Comparison) -> str:
     """The verdict as a sentence that stands alone: it names the contestant."""
-    named = row.outcome in ("better", "worse", "leaning", "same", "unpaired")
-    return row.verdict if named else f"{row.label}: {row.verdict}"
+    sentence = row.verdict.sentence
+    return sentence if row.verdict.outcome in _NAMES_CONTESTANT else f"{row.label}: {sentence}"
 
 
-class TerminalTables:
-    """The tables as Rich prints them, the verdicts below each; columns give way in a narrow terminal."""
+class Tables(Summary):
+    """A summary that terminals (with Rich) and notebooks show as tables."""
 
-    def __init__(self, summary: Summary) -> None:
-        require("rich", extra="lab")
-        self.summary = summary
+    @classmethod
+    def of(cls, summary: Summary) -> Tables:
+        return cls(summary.groups, summary.comparisons, summary.metrics)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Any]:
         from rich.text import Text
 
-        for rows in _tables(self.summary):
+        for rows in self.tables():
             yield Text(caption(rows[0]), style="bold")
-            yield from _terminal(rows, options.max_width)
+            yield from _terminal_table(rows, options.max_width)
             yield Text("")
 
-
-def to_rich(summary: Summary) -> TerminalTables:
-    """The tables for the terminal: ``rich.print(to_rich(summary))``."""
-    return TerminalTables(summary)
+    def _repr_markdown_(self) -> str:
+        return to_markdown(self)
 
 
-def _terminal(rows: list[Row], width: int) -> Iterator[Any]:
+def _terminal_table(rows: list[Comparison], width: int) -> Iterator[Any]:
+    """The table and below it the verdicts; columns are left out in a narrow terminal."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
 
     shown = [name for name in COLUMNS if name not in ("verdict", "p (exact)")]
-    if not any(row.diverged for row in rows):
+    if not any(row.counts.diverged for row in rows):
         shown.remove("diverged")
-    # A number cut short would be a wrong number: leave columns out instead (the verdict tells divergences).
+    # Leave out columns instead of cutting numbers short; the verdict names divergences as well.
     for name in ("to target: epochs / steps / s", "diverged", "p (Holm)"):
         if name in shown and 12 + sum(2 + _width(column, rows) for column in shown[1:]) > width:
             shown.remove(name)
@@ -148,116 +148,93 @@ def _terminal(rows: list[Row], width: int) -> Iterator[Any]:
             table.add_column(name, overflow="fold")
         else:
             table.add_column(_heading(name), justify="right", no_wrap=True)
-    lines = Table.grid(padding=(0, 1))
+    verdicts = Table.grid(padding=(0, 1))
     for row in rows:
         table.add_row(*(Text(COLUMNS[name](row)) for name in shown))
         if not row.is_baseline:
-            mark, colour = MARKS[row.outcome]
-            lines.add_row(Text(f" {mark}", style=colour), Text(headline(row)))
+            mark, colour = MARKS[row.verdict.outcome]
+            verdicts.add_row(Text(f" {mark}", style=colour), Text(headline(row)))
     yield table
-    yield lines
+    yield verdicts
 
 
 def _heading(name: str) -> str:
     return name.replace(": ", "\n").replace(" (", "\n(")
 
 
-def _width(name: str, rows: list[Row]) -> int:
+def _width(name: str, rows: list[Comparison]) -> int:
     return max(len(text) for text in [*_heading(name).split("\n"), *(COLUMNS[name](row) for row in rows)])
 
 
 def to_markdown(summary: Summary) -> str:
     """The tables as Markdown, one per task and metric."""
     parts = []
-    for rows in _tables(summary):
-        lines = [[*COLUMNS], ["---" if name == "optimizer" else "---:" for name in COLUMNS]]
-        lines[1][-1] = "---"
-        lines += [[_markdown(cell(row)) for cell in COLUMNS.values()] for row in rows]
+    for rows in summary.tables():
+        lines = [[*COLUMNS], ["---", *["---:"] * (len(COLUMNS) - 2), "---"]]
+        lines += [[_escape_markdown(cell(row)) for cell in COLUMNS.values()] for row in rows]
         body = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-        parts.append(f"**{_markdown(caption(rows[0]))}**\n\n{body}\n")
+        parts.append(f"**{_escape_markdown(caption(rows[0]))}**\n\n{body}\n")
     return "\n".join(parts)
 
 
+def to_html(summary: Summary) -> str:
+    """The tables as HTML, for a notebook."""
+    return "\n".join(
+        f"<p><b>{html.escape(caption(rows[0]))}</b></p>\n{_readable(rows).to_html(index=False, border=0)}"
+        for rows in summary.tables()
+    )
+
+
 def to_latex(summary: Summary) -> str:
-    """The tables as LaTeX, with booktabs' rules; one per task and metric."""
+    """The tables as LaTeX, with booktabs' rules; one per task and metric. The verdicts are in the captions."""
     parts = []
-    for rows in _tables(summary):
-        shown = [name for name in COLUMNS if name != "verdict"]
-        lines = [[_latex(name) for name in shown]]
-        lines += [[_latex(COLUMNS[name](row)) for name in shown] for row in rows]
-        printed = [" & ".join(line) + r" \\" for line in lines]
-        parts.append(
-            "\n".join(
-                [
-                    "% needs \\usepackage{booktabs}",
-                    r"\begin{table}",
-                    r"  \centering",
-                    rf"  \caption{{{_latex(caption(rows[0]))}. {_latex(_sentences(rows))}}}",
-                    rf"  \begin{{tabular}}{{l{'r' * (len(shown) - 1)}}}",
-                    r"    \toprule",
-                    f"    {printed[0]}",
-                    r"    \midrule",
-                    *(f"    {line}" for line in printed[1:]),
-                    r"    \bottomrule",
-                    r"  \end{tabular}",
-                    r"\end{table}",
-                    "",
-                ]
-            )
-        )
+    for rows in summary.tables():
+        frame = _readable(rows).drop(columns="verdict").map(_escape_latex).rename(columns=_escape_latex)
+        verdicts = " ".join(f"{row.label}: {row.verdict.sentence}." for row in rows if not row.is_baseline)
+        parts += [
+            "% needs \\usepackage{booktabs}",
+            r"\begin{table}",
+            r"\centering",
+            rf"\caption{{{_escape_latex(f'{caption(rows[0])}. {verdicts}')}}}",
+            frame.to_latex(index=False, escape=False, column_format="l" + "r" * (frame.shape[1] - 1)).rstrip(),
+            r"\end{table}",
+            "",
+        ]
     return "\n".join(parts)
 
 
 def to_csv(summary: Summary) -> str:
-    """Every row with all its numbers as CSV; a time to target that was missed is ``inf``.
+    """All comparisons with all their numbers as CSV; a time to target that was missed is ``inf``.
 
     >>> to_csv(Summary((), (), ())).split(",")[:3]
     ['task', 'metric', 'label']
     """
-    out = io.StringIO()
-    names = list(Row.__dataclass_fields__)
-    writer = csv.DictWriter(out, names, lineterminator="\n")
-    writer.writeheader()
-    for row in summary.rows:
-        writer.writerow({name: _plain(value) for name, value in asdict(row).items()})
-    return out.getvalue()
+    records = [row.record() for row in summary.comparisons]
+    # Python's objects as they are: a column of its own type would write whole numbers beside a gap as 2.0.
+    frame = _pandas().DataFrame(records, columns=list(RECORD_COLUMNS), dtype=object)
+    return frame.to_csv(index=False, lineterminator="\n")
 
 
 def to_json(summary: Summary) -> str:
-    """Every row with all its numbers as JSON; what is infinite or undefined is null (see ``reached``)."""
-    rows = [
-        {name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in row}
-        for row in (asdict(row).items() for row in summary.rows)
+    """All comparisons with all their numbers as JSON; what is infinite or undefined is null (see ``reached``)."""
+    records = [
+        {name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in items}
+        for items in (row.record().items() for row in summary.comparisons)
     ]
-    return json.dumps(rows, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    # Not by pandas, which rounds to 15 decimals.
+    return json.dumps(records, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-#: The written formats, by the ending of a file.
-WRITERS: dict[str, Callable[[Summary], str]] = {
-    "md": to_markdown,
-    "tex": to_latex,
-    "csv": to_csv,
-    "json": to_json,
-}
+def _readable(rows: Sequence[Comparison]) -> DataFrame:
+    """The table of `COLUMNS` as a frame of texts."""
+    return _pandas().DataFrame({name: [cell(row) for row in rows] for name, cell in COLUMNS.items()})
 
 
-def _tables(summary: Summary) -> Iterator[list[Row]]:
-    for each in summary.fields:
-        for metric in summary.metrics:
-            rows = summary.select(metric=metric, task=each.name)
-            if rows:
-                yield rows
+def _pandas() -> Any:
+    return require("pandas", extra="lab")
 
 
-def _plain(value: Any) -> Any:
-    return "" if value is None or (isinstance(value, float) and math.isnan(value)) else value
-
-
-def _sentences(rows: list[Row]) -> str:
-    return " ".join(f"{row.label}: {row.verdict}." for row in rows if not row.is_baseline)
-
-
-def _markdown(text: str) -> str:
+def _escape_markdown(text: str) -> str:
     return re.sub(r"([\\|*_`<\[\]])", r"\\\1", text).replace("\n", " ")
 
 
@@ -268,5 +245,5 @@ _LATEX = {
 }  # fmt: skip
 
 
-def _latex(text: str) -> str:
+def _escape_latex(text: str) -> str:
     return "".join(_LATEX.get(letter, letter) for letter in text)
