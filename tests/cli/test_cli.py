@@ -199,7 +199,7 @@ def test_an_empty_out_is_not_the_current_folder(tmp_path: Path, monkeypatch: pyt
     monkeypatch.chdir(tmp_path)
     done = surefoot("compare", "digits-lr", "--seeds", 1, "--epochs", 1, "--out", "")
     assert done.exit_code == 2
-    assert "'--out': it is empty; name a folder, such as runs" in " ".join(done.stderr.split())
+    assert "out must be the folder for the runs, such as 'runs', got ''" in done.stderr
     assert not list(tmp_path.iterdir())
 
 

@@ -1,0 +1,91 @@
+"""The commands `surefoot compare` and `surefoot fork`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from surefoot.cli.command import Optimizers, TaskName, keywords, report_file, takes
+from surefoot.lab.spec.options import RunOptions
+
+if TYPE_CHECKING:
+    from surefoot.lab.results import Results
+
+Seeds = Annotated[
+    int, typer.Option(min=1, help="Seeds per optimizer, the same for each; with fewer than 6 no claim is possible.")
+]
+FirstSeed = Annotated[int, typer.Option(min=0, help="The first seed.")]
+ReportPath = Annotated[Path | None, typer.Option("--report", help="Where to write the report; by default into --out.")]
+
+
+@takes(RunOptions())
+def compare(
+    options: RunOptions,
+    task: TaskName = "digits-mlp",
+    optimizer: Optimizers = None,
+    seeds: Seeds = 6,
+    first_seed: FirstSeed = 0,
+    epochs: Annotated[int, typer.Option(min=1, help="Epochs per run.")] = 20,
+    report: ReportPath = None,
+) -> None:
+    """Compare optimizers with paired seeds; without arguments a demo on handwritten digits.
+
+    Run the same command again after an interruption: nothing is lost and nothing is done twice.
+    """
+    path = report_file(report, options.out / "report.html")
+    from surefoot.lab import experiments
+
+    results = experiments.compare(
+        task,
+        optimizer or experiments.DEMO_OPTIMIZERS,
+        seeds=range(first_seed, first_seed + seeds),
+        epochs=epochs,
+        **keywords(options),
+    )
+    _show(results, path)
+
+
+@takes(RunOptions())
+def fork(
+    options: RunOptions,
+    task: TaskName,
+    at: Annotated[int, typer.Option(min=0, help="Epoch at which every optimizer takes over from the baseline.")],
+    optimizer: Optimizers = None,
+    seeds: Seeds = 6,
+    first_seed: FirstSeed = 0,
+    epochs: Annotated[int, typer.Option(min=1, help="Epochs after the fork.")] = 5,
+    state: Annotated[
+        str,
+        typer.Option(help="Optimizer state at the fork: fresh, or keep (the baseline's, where it loads)."),
+    ] = "fresh",
+    report: ReportPath = None,
+) -> None:
+    """Let every optimizer continue from the same weights over the same batches: where in training do they differ?"""
+    path = report_file(report, options.out / "report.html")
+    from surefoot.lab import experiments
+    from surefoot.lab.fork import fork as run_fork
+
+    results = run_fork(
+        task,
+        optimizer or experiments.DEMO_OPTIMIZERS,
+        at=at,
+        seeds=range(first_seed, first_seed + seeds),
+        epochs=epochs,
+        state=state,
+        **keywords(options),
+    )
+    _show(results, path)
+
+
+def _show(results: Results, path: Path) -> None:
+    """Print the tables, write the report and print what failed."""
+    if any(run.epochs for run in results.runs):
+        results.print()
+        typer.echo(f"\nreport: {results.report(path)}")
+    for folder, message in results.failures.items():
+        details = Path(folder) / "error.txt"
+        typer.echo(f"failed: {message}" + (f" (see {details})" if details.exists() else ""), err=True)
+    if not results.ok:
+        raise typer.Exit(1)
