@@ -13,6 +13,7 @@ import os
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
@@ -136,14 +137,18 @@ def throw(error: BaseException) -> Callable[[], None]:
 
 
 @contextmanager
-def struck(point: str, number: int, strike: Callable[[], None]) -> Iterator[None]:
-    """Call `strike` the `number`-th time that a command comes to a point: a step, or an operation on a file."""
+def struck(point: str, number: int, strike: Callable[[], None], *, lasting: bool = False) -> Iterator[None]:
+    """Call `strike` the `number`-th time that a command comes to a point: a step, or an operation on a file.
+
+    Args:
+        lasting: and every time after it.
+    """
     left = number
 
     def here(*_: object) -> None:
         nonlocal left
         left -= 1
-        if left == 0:
+        if left == 0 or (lasting and left < 0):
             strike()
 
     def before(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -215,6 +220,7 @@ class RunFolders(RuleBasedStateMachine):
         self.out = Path(self.scratch.name) / "runs"
         self.rows: dict[Path, list[Row]] = {}
         self.keys: dict[Path, str] = {}
+        self.unsaved: set[Path] = set()  # their checkpoint was deleted, or their configuration is disputed
         self.last: Command = {"optimizers": ["adam"], "seeds": [0], "epochs": 2, "grows": False}
         self.others = {
             self.out / "notes.txt": b"mine",
@@ -264,6 +270,7 @@ class RunFolders(RuleBasedStateMachine):
             if len(self.rows.get(run.folder, [])) < len(expected):
                 assert config["epochs"] >= epochs
                 self.check_tidy(run.folder)
+                self.unsaved.discard(run.folder)
         assert not wanted
 
     def check_tidy(self, folder: Path) -> None:
@@ -287,10 +294,12 @@ class RunFolders(RuleBasedStateMachine):
         if resume:
             self.finish(often)
 
-    def start(self, command: Command, often: bool, point: tuple[str, int] | None = None) -> int:
-        """The process of a command, which ends at this point as if it were killed."""
+    def start(self, command: Command, often: bool, point: tuple[str, int] | None = None, slow: bool = False) -> int:
+        """The process of a command, which ends at this point as if it were killed; a slow one meets others."""
 
         def work() -> None:
+            if slow:
+                register_optimizer_step_post_hook(lambda *_: time.sleep(0.003))
             with checkpoint_pace(often), struck(*(point or ("step", -1)), lambda: os._exit(KILLED)):
                 results = go(self.out, **command)
             os._exit(0 if results.ok else 1)
@@ -319,19 +328,21 @@ class RunFolders(RuleBasedStateMachine):
 
     @rule(command=commands, point=file_points, often=st.booleans())
     def fill_disk(self, command: Command, point: tuple[str, int], often: bool) -> None:
-        """The disk is full at one moment: the command says so once, without a trace, and stops."""
+        """The disk is full from one moment on: the command says so once and stops."""
         self.last = command
         full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        with checkpoint_pace(often), struck(*point, throw(full)):
+        with checkpoint_pace(often), struck(*point, throw(full), lasting=True):
             results = go(self.out, **command)
         assert len(results.failures) <= 1
         assert all("free some space and run the same command again" in text for text in results.failures.values())
 
-    @rule(first=commands, second=commands, point=st.none() | points, often=st.booleans())
-    def two_at_once(self, first: Command, second: Command, point: tuple[str, int] | None, often: bool) -> None:
-        """Two commands, one of which may be killed, and a reader: the other one computes all that it was asked for."""
+    @rule(command=commands, epochs=st.integers(1, MOST_EPOCHS), point=st.none() | points, often=st.booleans())
+    def two_at_once(self, command: Command, epochs: int, point: tuple[str, int] | None, often: bool) -> None:
+        """Two commands on the same runs, one of which may be killed, and a reader: the other one computes them all."""
+        first = {**command, "seeds": [*command["seeds"], 3]}  # a seed that few other rules use: there is work left
+        second = {**first, "epochs": epochs, "grows": often}
         self.last = second
-        processes = [self.start(first, often, point), self.start(second, not often)]
+        processes = [self.start(first, often, point, slow=True), self.start(second, not often, slow=True)]
         codes: list[int | None] = [None, None]
         while None in codes:
             self.check_readable()
@@ -341,6 +352,8 @@ class RunFolders(RuleBasedStateMachine):
         for command, code in zip((first, second), codes):
             if code == 0:
                 self.check_there(command)
+        if first["grows"] != second["grows"]:  # each corrects the other's configurations, and may be late
+            self.unsaved.update(self.folders())
 
     def check_there(self, command: Command) -> None:
         """What a command was asked for is in the folder."""
@@ -372,6 +385,8 @@ class RunFolders(RuleBasedStateMachine):
         if not new.exists():
             old.rename(new)
             self.rows[new], self.keys[new] = self.rows.pop(old), self.keys.pop(old)
+            if old in self.unsaved:
+                self.unsaved.add(new)
 
     @precondition(lambda self: self.rows)
     @rule(place=places)
@@ -399,6 +414,7 @@ class RunFolders(RuleBasedStateMachine):
             path.write_bytes(b"half")
         else:
             path.unlink(missing_ok=True)
+            self.unsaved.add(path.parent)
 
     # Readers.
 
@@ -440,13 +456,17 @@ class RunFolders(RuleBasedStateMachine):
             assert config["key"] == self.keys.get(folder, config["key"])
             self.check_checkpoint(folder)
             self.rows[folder], self.keys[folder] = rows, config["key"]
+        endings = [key for folder, key in self.keys.items() if folder.name.endswith(f"-{key[:8]}")]
+        assert len(endings) == len(set(endings)), "a run was not found by its key, and begun again"
         runs = {run.folder: run.epochs for run in read_runs(self.out)}
         assert runs == self.rows
         assert {path: path.read_bytes() for path in self.others} == self.others
 
     def check_checkpoint(self, folder: Path) -> None:
-        """A checkpoint is whole and that of an undisturbed run at its epoch, whatever happened around it."""
-        saved = checkpoint(folder)
+        """A checkpoint is whole and that of an undisturbed run at its epoch; a run that reached its end has one."""
+        saved, rows = checkpoint(folder), whole_lines(folder)
+        if rows and len(rows) == recorded_config(folder)["epochs"] and not rows[-1]["diverged"]:
+            assert folder in self.unsaved or (saved is not None and saved["epoch"] >= len(rows))
         if saved is None:
             return
         spec, seed, epochs = self.asked(folder)
@@ -459,7 +479,7 @@ class RunFolders(RuleBasedStateMachine):
 
 
 RunFolders.TestCase.settings = settings(
-    max_examples=20,
+    max_examples=15,
     stateful_step_count=12,
     derandomize=True,
     deadline=None,
