@@ -1,7 +1,12 @@
-"""Paired statistics over seeds: intervals, tests, Holm's correction and how many seeds a question needs."""
+"""Paired statistics over seeds: intervals, tests, Holm's correction, and how many seeds a comparison needs.
+
+SciPy has the t-test and the distributions. It has no Holm correction and no solver for the power of a t-test, and its
+exact permutation test visits all sign patterns one by one: these three are here.
+"""
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,17 +21,17 @@ else:
 
 #: A claim is made below this p-value.
 LEVEL = 0.05
-#: The seeds asked for would find the observed effect this often.
+#: The probability with which the number of seeds asked for would detect the observed effect.
 POWER = 0.8
 #: More seeds than this are not worth asking for.
-MOST_SEEDS = 200
-#: Up to here every sign pattern is enumerated; beyond, the t-test no longer leans on normality.
-MOST_EXACT = 32
+MAX_SEEDS = 200
+#: The exact test is made up to this number of pairs; with more, the t-test hardly depends on normality.
+MAX_EXACT_PAIRS = 32
 
 
 @dataclass(frozen=True)
 class MeanStd:
-    """Mean and sample standard deviation (``ddof=1``) of n values; ``nan`` where n is too small to tell."""
+    """Mean and sample standard deviation (``ddof=1``) of n values; ``nan`` where n is too small."""
 
     n: int
     mean: float
@@ -49,11 +54,11 @@ def mean_std(values: Sequence[float]) -> MeanStd:
 
 @dataclass(frozen=True)
 class Paired:
-    """What paired differences say: their mean, the 95% t interval around it, and two p-values.
+    """The mean of paired differences, the half width of its 95% t interval, and two p-values.
 
     ``p_t`` is the paired t-test (it assumes normal differences), ``p_exact`` the sign-flip permutation test
-    (it assumes only that a difference and its negative are equally likely when nothing differs); ``None``
-    when n is too small for a test, or, for ``p_exact``, so large that the t-test suffices.
+    (it assumes only that a difference and its negative are equally likely if nothing differs). They are ``None``
+    if n is too small for a test, and ``p_exact`` also if n is so large that the t-test suffices.
     """
 
     n: int
@@ -80,19 +85,17 @@ def paired(differences: Sequence[float], level: float = LEVEL) -> Paired:
     (0.25, 0.11, 0.0021, 0.03125)
     """
     stats = require("scipy.stats", extra="lab")
-    seen = mean_std(differences)
-    if seen.n < 2:
-        return Paired(seen.n, seen.mean, math.nan, math.nan, None, None)
-    std = seen.std
-    # Differences that are equal up to rounding have a std of rounding errors, and a t that means nothing.
-    if std <= 1e-12 * max(abs(d) for d in differences):
-        std = 0.0
-    error = std / math.sqrt(seen.n)
-    half_width = float(stats.t.ppf(1 - level / 2, seen.n - 1)) * error
-    exact = 0.0 if seen.mean == 0 else math.inf  # what t becomes when nothing scatters
-    p_t = float(2 * stats.t.sf(abs(seen.mean) / error if error > 0 else exact, seen.n - 1))
-    p_exact = sign_flip_p(differences) if seen.n <= MOST_EXACT else None
-    return Paired(seen.n, seen.mean, std, half_width, p_t, p_exact)
+    sample = mean_std(differences)
+    n, mean, std = sample.n, sample.mean, sample.std
+    if n < 2:
+        return Paired(n, mean, math.nan, math.nan, None, None)
+    p_exact = sign_flip_p(differences) if n <= MAX_EXACT_PAIRS else None
+    if std <= 1e-12 * max(map(abs, differences)):  # equal up to rounding, so that t would be noise
+        return Paired(n, mean, 0.0, 0.0, 1.0 if mean == 0 else 0.0, p_exact)
+    # The interval around zero: the half width of one around the mean would lose digits where it is small.
+    half_width = float(stats.t.interval(1 - level, n - 1, scale=std / math.sqrt(n))[1])
+    p_t = float(stats.ttest_1samp(differences, 0.0).pvalue)
+    return Paired(n, mean, std, half_width, p_t, p_exact)
 
 
 def sign_flip_p(differences: Sequence[float]) -> float:
@@ -105,26 +108,27 @@ def sign_flip_p(differences: Sequence[float]) -> float:
     1.0
     """
     values = np.asarray(differences, dtype=np.float64)
-    if not 1 <= len(values) <= MOST_EXACT:
+    if not 1 <= len(values) <= MAX_EXACT_PAIRS:
         raise ValueError(
-            f"the exact test takes 1 to {MOST_EXACT} differences, not {len(values)}; use the t-test instead"
+            f"the exact test takes 1 to {MAX_EXACT_PAIRS} differences, not {len(values)}; use the t-test instead"
         )
     scale = float(np.max(np.abs(values)))
     if scale == 0:
         return 1.0
     values = values / scale
-    # All sums = (sums of one half) + (sums of the other): 2**n patterns counted in about 2**(n/2) steps.
+    # All sums = (sums of one half) + (sums of the other): 2**n patterns counted in about 2**(n/2) steps. SciPy's
+    # permutation_test gives the same number in 2**n steps, too many for 30 seeds.
     half = len(values) // 2
-    left, right = _sums(values[:half]), np.sort(_sums(values[half:]))
-    reach = abs(float(values.sum())) - 1e-9  # ties differ by rounding
-    if reach <= 0:
+    left, right = _signed_sums(values[:half]), np.sort(_signed_sums(values[half:]))
+    observed = abs(float(values.sum())) - 1e-9  # ties differ by rounding
+    if observed <= 0:
         return 1.0
-    above = len(right) - np.searchsorted(right, reach - left, side="left")
-    below = np.searchsorted(right, -reach - left, side="right")
+    above = len(right) - np.searchsorted(right, observed - left, side="left")
+    below = np.searchsorted(right, -observed - left, side="right")
     return float((int(above.sum()) + int(below.sum())) / 2 ** len(values))
 
 
-def _sums(values: np.ndarray) -> np.ndarray:
+def _signed_sums(values: np.ndarray) -> np.ndarray:
     sums = np.zeros(1)
     for value in values:
         sums = np.concatenate([sums + value, sums - value])
@@ -141,7 +145,7 @@ def smallest_exact_p(n: int) -> float:
 
 
 def fewest_seeds(level: float = LEVEL) -> int:
-    """The fewest pairs with which the exact paired test can reach p < level.
+    """The smallest number of pairs with which the exact paired test can reach p < level.
 
     >>> fewest_seeds()
     6
@@ -168,7 +172,7 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
 
 
 def holm_levels(p_values: Sequence[float | None]) -> list[float]:
-    """The level that each p-value of a family faces under Holm's correction.
+    """The level below which each p-value of a family must be under Holm's correction.
 
     >>> [round(level, 4) for level in holm_levels([0.01, 0.04, None, 0.03])]
     [0.0167, 0.05, 0.05, 0.025]
@@ -178,9 +182,11 @@ def holm_levels(p_values: Sequence[float | None]) -> list[float]:
 
 
 def seeds_needed(
-    difference: float, std: float, level: float = LEVEL, power: float = POWER, most: int = MOST_SEEDS
+    difference: float, std: float, level: float = LEVEL, power: float = POWER, limit: int = MAX_SEEDS
 ) -> int | None:
-    """The fewest pairs with which a paired t-test finds a difference with this power; ``None`` above most.
+    """The smallest number of pairs with which a paired t-test detects a difference with this power.
+
+    ``None`` if that is more than `limit`.
 
     >>> seeds_needed(difference=0.5, std=1.0)
     34
@@ -195,23 +201,19 @@ def seeds_needed(
         return fewest
     effect = abs(difference) / std
 
-    def found(n: int) -> bool:
-        limit = stats.t.ppf(1 - level / 2, n - 1)
-        chance = stats.nct.sf(limit, n - 1, effect * math.sqrt(n))
-        # scipy gives nan where the chance is one up to rounding (a huge effect)
+    def is_enough(n: int) -> bool:
+        critical = stats.t.ppf(1 - level / 2, n - 1)
+        chance = stats.nct.sf(critical, n - 1, effect * math.sqrt(n))
+        # SciPy gives nan where the chance is one up to rounding (a huge effect).
         return not math.isfinite(chance) or chance >= power
 
-    if not found(most):
-        return None
-    low, high = fewest - 1, most  # the power grows with n: bisect for the first n that has enough
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if found(middle) else (middle, high)
-    return high
+    candidates = range(fewest, limit + 1)  # the power grows with n
+    place = bisect.bisect_left(candidates, True, key=is_enough)
+    return candidates[place] if place < len(candidates) else None
 
 
 def median(values: Sequence[float]) -> float:
-    """The median, where a miss is infinite: as soon as half of the runs miss, so does the median.
+    """The median, where a miss is infinite: if half of the runs or more miss, the median is infinite as well.
 
     >>> median([3.0, 5.0, math.inf]), median([3.0, math.inf])
     (5.0, inf)

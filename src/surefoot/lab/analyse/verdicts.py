@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
 
-from surefoot.lab.analyse.stats import LEVEL, MOST_SEEDS, Paired, fewest_seeds, seeds_needed, smallest_exact_p
+from surefoot.lab.analyse.stats import LEVEL, MAX_SEEDS, Paired, fewest_seeds, seeds_needed, smallest_exact_p
 
 
 class Outcome(StrEnum):
@@ -147,10 +147,10 @@ def _claim(
 
 
 def _seeds_still_needed(result: Paired, level: float) -> str:
-    most = max(MOST_SEEDS, 2 * result.n)
-    needed = seeds_needed(result.difference, result.std, level, most=most)
+    limit = max(MAX_SEEDS, 2 * result.n)
+    needed = seeds_needed(result.difference, result.std, level, limit=limit)
     if needed is None:
-        return f"no visible difference: even {most} seeds would not decide (n={result.n})"
+        return f"no visible difference: even {limit} seeds would not decide (n={result.n})"
     more = max(needed - result.n, fewest_seeds() - result.n, 1)
     note = f"n={result.n}"
     if result.n < fewest_seeds():
