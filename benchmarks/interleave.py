@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from surefoot.lab.spec.provenance import provenance
+from surefoot.lab.spec.config import Provenance
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -110,8 +110,8 @@ def _summary(rounds: list[Pair], seconds: list[float], shuffler: random.Random) 
 
 def conditions() -> dict[str, Any]:
     """What the numbers depend on."""
-    found = provenance()
-    kept = {name: found[name] for name in ("torch", "python", "cpu", "commit")}
+    here = Provenance.here().to_json()
+    kept = {name: here[name] for name in ("torch", "python", "cpu", "commit")}
     return {**kept, "cores": os.cpu_count(), "threads": torch.get_num_threads()}
 
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 
+from surefoot.lab.spec.config import RunConfig
 from surefoot.lab.spec.task import Task
 from surefoot.lab.store import Run
 
@@ -81,7 +82,7 @@ def make_run(
         "provenance": provenance | {"commit": "abc1234", "time": "2026-01-02T03:04:05Z"},
         **config,
     }
-    return Run(folder, full, records)
+    return Run(folder, RunConfig.from_json(full), records)
 
 
 @pytest.fixture

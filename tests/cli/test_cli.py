@@ -98,9 +98,9 @@ def test_options_reach_the_task_and_the_optimizers(tmp_path: Path) -> None:
     )
     assert done.exit_code == 0, done.output
     [run] = read_runs(out)
-    kwargs, task = run.config["optimizer"]["kwargs"], run.config["task"]
+    kwargs, task = run.config.optimizer.options, run.config.task
     assert (kwargs["lr"], kwargs["weight_decay"]) == (0.25, 0.125)
-    assert (task["batch_size"], task["settings"]) == (64, {"dropout": True, "subset": 100})
+    assert (task.batch_size, task.settings) == (64, {"dropout": True, "subset": 100})
     assert run.epochs[0]["step"] == 2
     assert (tmp_path / "elsewhere.html").exists()
 

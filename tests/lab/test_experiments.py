@@ -25,6 +25,7 @@ from surefoot.lab.experiments import prepare
 from surefoot.lab.run.pool import Event, Processes, RunJob, TaskSource
 from surefoot.lab.run.progress import LiveDisplay, PlainLines, Progress, duration
 from surefoot.lab.run.runner import without_timing
+from surefoot.lab.spec.config import OptimizerConfig, RunConfig, TaskConfig
 from surefoot.lab.spec.task import Task
 
 MakeTask = Callable[..., Task]
@@ -38,7 +39,7 @@ def test_all_contestants_with_all_seeds(tiny_task: MakeTask, tmp_path: Path) -> 
     found = compare(tiny_task(), ["sgd", "adams"], seeds=[4, 2], epochs=2, out=tmp_path, progress=False)
     assert [(run.label, run.seed) for run in found.runs] == [("SGD", 4), ("SGD", 2), ("AdamS", 4), ("AdamS", 2)]
     assert found.ok
-    assert [run.config["optimizer"]["position"] for run in found.runs] == [0, 0, 1, 1]
+    assert [run.config.optimizer.position for run in found.runs] == [0, 0, 1, 1]
     assert numbers(Results.read(tmp_path)) == numbers(found)
 
 
@@ -73,7 +74,7 @@ def test_results_stop_at_the_epochs_asked_for(tiny_task: MakeTask, tmp_path: Pat
     short = compare(tiny_task(), ["sgd"], seeds=1, epochs=2, out=tmp_path, progress=False)
     assert short.runs[0].epochs == long.runs[0].epochs[:2]
     assert short.runs[0].finished
-    assert short.runs[0].config["epochs"] == 2
+    assert short.runs[0].config.epochs == 2
 
 
 def test_workers_compute_the_same_bits(tiny_task: MakeTask, tmp_path: Path) -> None:
@@ -167,8 +168,8 @@ def test_impossible_wishes_are_refused_before_any_work(
 def test_a_device_is_recorded_by_its_name() -> None:
     setups = [prepare("digits-lr", ["adam"], seeds=1, epochs=1, device=one) for one in ("cpu", torch.device("cpu"))]
     first, second = (setup.config(setup.contestants[0], 0, 1) for setup in setups)
-    assert first["device"] == second["device"] == "cpu"
-    assert first["key"] == second["key"]
+    assert first.device == second.device == "cpu"
+    assert first.key == second.key
 
 
 FACTORIES = """
@@ -211,7 +212,7 @@ def test_a_function_may_make_the_optimizer_but_must(
 def test_weight_decay_is_the_papers_on_its_tasks_only(tiny_task: MakeTask) -> None:
     def kwargs(task: str | Task, **options: Any) -> dict[str, Any]:
         setup = prepare(task, ["adam"], seeds=1, epochs=1, **options)
-        return setup.config(setup.contestants[0], 0, 1)["optimizer"]["kwargs"]
+        return setup.config(setup.contestants[0], 0, 1).optimizer.options
 
     assert kwargs("digits-lr")["weight_decay"] == 1e-4
     assert kwargs("digits-lr", weight_decay=0.0)["weight_decay"] == 0.0
@@ -297,10 +298,8 @@ def test_any_name_of_a_task_makes_a_folder(tiny_task: MakeTask, tmp_path: Path, 
 
 
 def make_requests(*labels: str, epochs: int = 4) -> list[RunJob]:
-    return [
-        RunJob(index, {"optimizer": {"label": label}, "seed": 0, "epochs": epochs}, Path("x"), TaskSource(), None)  # type: ignore[arg-type]
-        for index, label in enumerate(labels)
-    ]
+    configs = [RunConfig(TaskConfig("toy"), OptimizerConfig(label), seed=0, epochs=epochs) for label in labels]
+    return [RunJob(i, config, Path("x"), TaskSource(), None) for i, config in enumerate(configs)]  # type: ignore[arg-type]
 
 
 def row(epoch: int, diverged: bool = False) -> dict[str, Any]:

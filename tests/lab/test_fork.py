@@ -31,7 +31,7 @@ def test_the_baseline_with_its_state_goes_on_as_if_there_were_no_fork(
     task = tiny_task()
     whole = compare(task, [spec], seeds=2, epochs=6, out=tmp_path / "whole", progress=False)
     forked = fork(task, [spec], at=4, seeds=2, epochs=2, out=tmp_path / "fork", state="keep", progress=False)
-    assert [run.config["fork"]["state"] for run in forked.runs] == ["kept", "kept"]
+    assert [run.config.fork.state for run in forked.runs] == ["kept", "kept"]
     assert [numbers(run) for run in forked.runs] == [numbers(run)[4:] for run in whole.runs]
 
 
@@ -57,7 +57,7 @@ def test_everyone_starts_from_the_same_weights_over_the_same_batches(tiny_task: 
     assert [row["epoch"] for row in sgd.epochs] == [4, 5]
     assert [row["step"] for row in sgd.epochs] == [20, 25]
     assert all(run.finished for run in forked.runs)
-    assert {run.config["task"]["settings"]["fork_at"] for run in forked.runs} == {3}
+    assert {run.config.task.settings["fork_at"] for run in forked.runs} == {3}
 
 
 def test_fresh_is_the_default_and_kept_state_is_adams_moments_with_ones_own_options(
@@ -66,13 +66,13 @@ def test_fresh_is_the_default_and_kept_state_is_adams_moments_with_ones_own_opti
     task = tiny_task()
     specs = ["adam", "adams:eta=0.5,lr=0.05", "sgd"]
     fresh = fork(task, specs, at=2, seeds=1, epochs=1, out=tmp_path, progress=False)
-    assert [run.config["fork"]["state"] for run in fresh.runs] == ["fresh"] * 3
+    assert [run.config.fork.state for run in fresh.runs] == ["fresh"] * 3
     kept = fork(task, specs, at=2, seeds=1, epochs=1, out=tmp_path, state="keep", progress=False)
-    assert [run.config["fork"]["state"] for run in kept.runs] == ["kept", "kept", "fresh"]
+    assert [run.config.fork.state for run in kept.runs] == ["kept", "kept", "fresh"]
     assert numbers(kept.runs[2]) != numbers(fresh.runs[0])
     for label in (0, 1):
         assert numbers(kept.runs[label]) != numbers(fresh.runs[label])
-    saved = load_checkpoint(kept.runs[1].folder / "checkpoint.pt", kept.runs[1].config["key"])
+    saved = load_checkpoint(kept.runs[1].folder / "checkpoint.pt", kept.runs[1].config.key)
     assert saved is not None
     [group] = saved["optimizer"]["param_groups"]
     assert (group["eta"], group["lr"]) == (0.5, 0.05)

@@ -25,7 +25,7 @@ def write_run(folder: Path, label: str = "Adam", seed: int = 0, position: int = 
         "epochs": 2,
         **changes,
     }
-    store.write_config(folder, config)
+    (folder / "config.json").write_text(json.dumps(config))
     return folder
 
 

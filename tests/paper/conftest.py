@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+from surefoot.lab.spec.config import RunConfig
 from surefoot.lab.store import MetricsLog, Run, write_config
 from surefoot.paper.published import Configuration, eta_of
 
@@ -74,7 +75,7 @@ def make_paper_run(
             config[where] = value
     config["key"] = hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()
     rows = [_row(epoch, epochs, final, accuracy, diverged and epoch == epochs) for epoch in range(1, epochs + 1)]
-    return Run(Path("nowhere"), config, rows)
+    return Run(Path("nowhere"), RunConfig.from_json(config), rows)
 
 
 def _row(epoch: int, epochs: int, final: float, accuracy: float, lost: bool) -> dict[str, Any]:
@@ -108,7 +109,7 @@ def stored() -> Callable[[Path, list[Run]], Path]:
 
     def write(root: Path, runs: list[Run]) -> Path:
         for run in runs:
-            folder = root / run.task / f"{run.label.lower().replace(' ', '-')}-s{run.seed}-{run.config['key'][:8]}"
+            folder = root / run.task / f"{run.label.lower().replace(' ', '-')}-s{run.seed}-{run.config.key[:8]}"
             folder.mkdir(parents=True)
             write_config(folder, run.config)
             log = MetricsLog(folder / "metrics.jsonl")

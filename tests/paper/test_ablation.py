@@ -6,6 +6,7 @@ import copy
 import random
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ import torch
 
 from surefoot import AdamUCB
 from surefoot.lab import compare
+from surefoot.lab.spec.code import RECORDED_AS
 from surefoot.lab.spec.contestant import Contestant
 from surefoot.lab.spec.task import Task
 from surefoot.lab.store import Run
@@ -125,7 +127,7 @@ def test_lab_trains_every_piece(tiny_task: Callable[..., Task], tmp_path: Path) 
     assert len(found.runs) == len(some)
     for piece, run in zip(some, found.runs):
         kwargs = Contestant.parse(piece.spec).resolve(lr=1e-3, weight_decay=1e-4)  # as on the paper's own tasks
-        recorded = Run(run.folder, {"optimizer": {**run.config["optimizer"], "kwargs": kwargs}}, [])
+        recorded = Run(run.folder, replace(run.config, optimizer=replace(run.config.optimizer, options=kwargs)), [])
         assert [other.spec for other in some if other.made(recorded)] == [piece.spec]
 
 
@@ -145,15 +147,16 @@ def test_a_contestant_that_is_left_out_is_named(monkeypatch: pytest.MonkeyPatch,
 
 def piece_run(paper_run: MakeRun, one: Configuration, piece: Piece, seed: int, **more: object) -> Run:
     classes = {"adam": "torch.optim.Adam", "adamucb": "surefoot.AdamUCB", "adams": "surefoot.AdamS"}
+    classes |= RECORDED_AS
     run: Run = paper_run(one, "Adam", seed, **more)
-    run.config["optimizer"] |= {
-        "class": classes.get(piece.name, piece.name),
-        "schedule": piece.schedule,
-        "label": piece.spec,
-    }
-    run.config["optimizer"]["kwargs"] = {"lr": 1e-3, "weight_decay": 1e-4, **piece.options}
-    run.config["key"] += piece.spec
-    return run
+    optimizer = replace(
+        run.config.optimizer,
+        class_path=classes.get(piece.name, piece.name),
+        schedule=piece.schedule,
+        label=piece.spec,
+        options={"lr": 1e-3, "weight_decay": 1e-4, **piece.options},
+    )
+    return replace(run, config=replace(run.config, optimizer=optimizer, key=run.config.key + piece.spec))
 
 
 def test_schedules_belong_to_one_length(paper_run: MakeRun) -> None:

@@ -58,6 +58,8 @@ def test_damage_is_named(tmp_path: Path, line: str) -> None:
 
 
 def test_another_format_is_refused(paper_run: MakeRun, tmp_path: Path) -> None:
-    write_archive(tmp_path / "runs.jsonl", [paper_run(LR, format=7)])
+    path = tmp_path / "runs.jsonl"
+    write_archive(path, [paper_run(LR)])
+    path.write_text(path.read_text().replace('"format":1', '"format":7'))
     with pytest.raises(StoreError, match="line 1: format 7"):
-        read_archive(tmp_path / "runs.jsonl")
+        read_archive(path)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,6 +33,13 @@ def lr_runs(paper_run: MakeRun) -> list[Run]:
     return [paper_run(LR, name, seed, final=0.25 + 0.01 * seed) for name in OPTIMIZERS for seed in range(2)]
 
 
+def as_contestant(run: Run, class_path: str, label: str, options: Mapping[str, Any]) -> Run:
+    """The run as if another contestant had made it."""
+    options = {"lr": 1e-3, "weight_decay": 1e-4, **options}
+    optimizer = replace(run.config.optimizer, class_path=class_path, label=label, options=options)
+    return replace(run, config=replace(run.config, optimizer=optimizer, key=run.config.key + label))
+
+
 @pytest.fixture
 def every_run(paper_run: MakeRun, lr_runs: list[Run]) -> list[Run]:
     """Enough runs for every figure."""
@@ -44,22 +53,14 @@ def every_run(paper_run: MakeRun, lr_runs: list[Run]) -> list[Run]:
     for one, some in ((LR, pieces(LR)), (MLP, pieces(MLP))):
         for piece in some.values():
             run = paper_run(one, "Adam", 3, final=luck.random(), optimizer__schedule=piece.schedule)
-            run.config["optimizer"]["kwargs"] = {"lr": 1e-3, "weight_decay": 1e-4, **piece.options}
             names = {"adam": "torch.optim.Adam", "adamucb": "surefoot.AdamUCB", "adams": "surefoot.AdamS"}
-            run.config["optimizer"] |= {"class": names.get(piece.name, piece.name), "label": piece.spec}
-            run.config["key"] += piece.spec
-            runs.append(run)
+            runs.append(as_contestant(run, names.get(piece.name, piece.name), piece.spec, piece.options))
     for name, piece in cnn_pieces(CNN).items():
         if name in ("plain Adam", "std scale alone"):
             for lr in (1e-3, 5e-4):
                 run = paper_run(CNN, "Adam", 3, settings={"subset": 10_000}, final=luck.random())
-                run.config["optimizer"]["kwargs"] = {"lr": 1e-3, "weight_decay": 1e-4, **piece.at(lr).options}
-                run.config["optimizer"] |= {
-                    "class": "surefoot.AdamUCB" if "eta" in piece.options else "torch.optim.Adam",
-                    "label": f"{name} {lr}",
-                }
-                run.config["key"] += f"{name}{lr}"
-                runs.append(run)
+                class_path = "surefoot.AdamUCB" if "eta" in piece.options else "torch.optim.Adam"
+                runs.append(as_contestant(run, class_path, f"{name} {lr}", piece.at(lr).options))
     return runs
 
 
@@ -98,7 +99,7 @@ def test_the_ablation_is_drawn_at_the_longest_training_that_enough_pieces_have(e
 
     before = drawn(every_run)
     for run in every_run:
-        if run.config["optimizer"]["class"] == "torch.optim.Adam" and not run.config["optimizer"].get("schedule"):
+        if run.config.optimizer.class_path == "torch.optim.Adam" and not run.config.optimizer.schedule:
             run.epochs.append({**run.epochs[-1], "epoch": len(run.epochs) + 1})
     after = drawn(every_run)
     assert after.title == before.title
@@ -106,10 +107,11 @@ def test_the_ablation_is_drawn_at_the_longest_training_that_enough_pieces_have(e
 
 
 def test_runs_on_their_way_are_no_result_of_the_ablation(every_run: list[Run]) -> None:
-    for run in every_run:
-        if run.config["task"]["settings"].get("subset"):
-            run.config["epochs"] += 1
-    assert "ablation-cnn" in paper_figures(Replication(every_run), {}).missing
+    runs = [
+        replace(run, config=replace(run.config, epochs=run.config.epochs + ("subset" in run.config.task.settings)))
+        for run in every_run
+    ]
+    assert "ablation-cnn" in paper_figures(Replication(runs), {}).missing
 
 
 def test_published_points_stand_on_the_curves_that_reach_them(lr_runs: list[Run]) -> None:
@@ -135,7 +137,7 @@ def test_legend_names_each_line_by_its_colour(every_run: list[Run]) -> None:
 
 def test_curve_waits_for_nobody(paper_run: MakeRun) -> None:
     done, lost = paper_run(LR, seed=0, final=0.5), paper_run(LR, seed=1, epochs=2, diverged=True)
-    going = Run(done.folder, {**done.config, "seed": 2}, done.epochs[:1])
+    going = Run(done.folder, replace(done.config, seed=2), done.epochs[:1])
     line = curve([done, going, lost], "train_loss", "Adam", 0)
     assert line is not None
     assert (list(line.x), line.y[-1]) == ([1.0, 2.0, 3.0], 0.5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -102,9 +103,9 @@ def test_epochs_that_two_comparisons_share_are_counted_once(mnist: Path, tmp_pat
 
 def test_time_left_is_that_of_the_same_task(paper_run: Callable[..., Run]) -> None:
     runs = [paper_run(LR, seed=seed) for seed in range(2)]
-    task = runs[0].config["task"]
+    task = runs[0].config.task
     assert seconds_per_epoch(runs, task) == 2.0004
-    assert seconds_per_epoch(runs, {**task, "batch_size": 16}) is None
+    assert seconds_per_epoch(runs, replace(task, batch_size=16)) is None
 
 
 def test_description_says_what_it_does_not_know(mnist: Path, tmp_path: Path) -> None:

@@ -48,8 +48,6 @@ KNOWN = {
     "optim.checkpoint -> optim.loss_aware",
     "optim.checkpoint -> optim.loss_weighted",
     "optim.options -> optim.loss_aware",
-    "lab.spec.config -> lab.store",
-    "lab.spec.config -> lab.analyse.groups",
     "lab.spec.task -> lab.spec.user_tasks",
     "lab.spec.task_code -> lab.run.trainer",
     "lab.tune.result -> lab.tune.report_sections",

@@ -70,7 +70,7 @@ def runs(
         raise _no_runs(folder)
     for run in recorded:
         last = run.epochs[-1] if run.epochs else None
-        progress = f"{last['epoch'] if last else 0}/{run.config['epochs']}"
+        progress = f"{last['epoch'] if last else 0}/{run.config.epochs}"
         typer.echo(f"{run.state:10} {progress:>9}  {run.task}  {run.label}, seed {run.seed}  {losses(last)}".rstrip())
         if drop_checkpoints and run.finished:
             (run.folder / "checkpoint.pt").unlink(missing_ok=True)

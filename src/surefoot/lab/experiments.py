@@ -19,7 +19,7 @@ from surefoot.lab.results import Results, trimmed
 from surefoot.lab.run.pool import InProcess, MakePool, OnEvent, Outcome, Processes, RunJob, TaskSource, run_all
 from surefoot.lab.run.progress import Progress, make_progress
 from surefoot.lab.run.runner import is_done
-from surefoot.lab.spec.config import folder_of, make_config
+from surefoot.lab.spec.config import RunConfig, TaskConfig, folder_of
 from surefoot.lab.spec.contestant import Contestant, parse_all
 from surefoot.lab.spec.task import NAMED, PAPER_WEIGHT_DECAY, Task
 from surefoot.lab.spec.task_code import task_code, task_identity
@@ -119,9 +119,9 @@ class Setup:
         """The source of the runs: another process that loads the task refuses it if it was edited since."""
         return replace(self.source, task=self.task, planned=task_identity(self.task, self.code))
 
-    def config(self, contestant: Contestant, seed: int, epochs: int, **more: Any) -> dict[str, Any]:
-        """The configuration of one run; `more` is purpose, position and fork of `make_config`."""
-        return make_config(
+    def config(self, contestant: Contestant, seed: int, epochs: int, **more: Any) -> RunConfig:
+        """The configuration of one run; `more` is purpose, position and fork of `RunConfig.plan`."""
+        return RunConfig.plan(
             self.task,
             contestant,
             seed=seed,
@@ -267,7 +267,7 @@ def _missing(requests: Sequence[RunJob], on_event: OnEvent) -> tuple[list[RunJob
 def collect(requests: Sequence[RunJob], failures: Mapping[int, str], epochs: int) -> Results:
     """The recorded runs of the requests, in the order of the contestants."""
     runs: list[Run] = []
-    for request in sorted(requests, key=lambda one: (one.config["optimizer"]["position"], one.index)):
+    for request in sorted(requests, key=lambda one: (one.config.optimizer.position, one.index)):
         if not (request.folder / "config.json").exists():  # not begun when a full disk stopped everything
             continue
         try:
@@ -277,28 +277,28 @@ def collect(requests: Sequence[RunJob], failures: Mapping[int, str], epochs: int
                 raise
             continue
         # The label and the place of this comparison, which may differ from the one that computed the run.
-        optimizer = {**run.config["optimizer"], **request.config["optimizer"]}
-        task = _with_directions(run, request.config["task"]["higher_is_better"])
-        config = {**run.config, "task": task, "optimizer": optimizer, "fork": request.config["fork"]}
+        asked = request.config
+        task = _with_directions(run, asked.task.higher_is_better)
+        config = replace(run.config, task=task, optimizer=asked.optimizer, fork=asked.fork)
         runs.append(Run(run.folder, config, run.epochs))
     failed = {str(requests[index].folder): message for index, message in failures.items()}
     return Results(trimmed(runs, epochs), failed)
 
 
-def _with_directions(run: Run, told: Mapping[str, bool]) -> dict[str, Any]:
+def _with_directions(run: Run, told: Mapping[str, bool]) -> TaskConfig:
     """The run's task with the directions of its metrics as told now, which changes no number and so no key.
 
     They are recorded too, for all runs of the task: a report reads them there.
     """
-    task: dict[str, Any] = run.config["task"]
-    if task.get("higher_is_better") == told:
+    task = run.config.task
+    if task.higher_is_better == told:
         return task
-    corrected = {**task, "higher_is_better": dict(told)}
+    corrected = replace(task, higher_is_better=dict(told))
     for folder in run.folder.parent.iterdir():
         with suppress(StoreError):  # no run, or a folder that is read-only: the results are there all the same
             config = read_config(folder)
-            if config["task"] == task:
-                write_config(folder, {**config, "task": corrected})
+            if config.task == task:
+                write_config(folder, replace(config, task=corrected))
     return corrected
 
 

@@ -21,7 +21,7 @@ from surefoot.lab.experiments import DEMO_OPTIMIZERS, Setup, collect, compute, p
 from surefoot.lab.results import Results
 from surefoot.lab.run.pool import MakePool, RunJob
 from surefoot.lab.run.progress import Progress
-from surefoot.lab.spec.config import folder_of, run_key
+from surefoot.lab.spec.config import ForkConfig, Purpose, folder_of
 from surefoot.lab.spec.contestant import Contestant
 from surefoot.lab.spec.task import Task
 from surefoot.lab.store import StoreError, read_run
@@ -68,8 +68,8 @@ def fork(
     base = setup.contestants[0]
     if base.schedule:
         raise ValueError(f"the baseline {base.spec!r} has a schedule that ends at the fork; leave the schedule out")
-    bases = {seed: setup.config(base, seed, at, purpose="base") for seed in setup.seeds}
-    family = run_key({**bases[setup.seeds[0]], "seed": None})  # of all seeds: what tells this race from others
+    bases = {seed: setup.config(base, seed, at, purpose=Purpose.BASE) for seed in setup.seeds}
+    family = bases[setup.seeds[0]].key_of_all_seeds()  # of all seeds: what tells this race from others
     starts = {seed: folder_of(Path(out) / BASE, config) for seed, config in bases.items()}
     if at:
         first = [
@@ -84,14 +84,8 @@ def fork(
     for seed in setup.seeds:
         for position, one in enumerate(setup.contestants):
             kept = bool(at) and state == "keep" and inherits(base, one)
-            info = {
-                "base": bases[seed]["key"],
-                "label": base.label,
-                "epoch": at,
-                "state": "kept" if kept else "fresh",
-                "family": family,
-            }
-            config = setup.config(one, seed, at + epochs, position=position, fork=info)
+            begin = ForkConfig(bases[seed].key, base.label, at, "kept" if kept else "fresh", family)
+            config = setup.config(one, seed, at + epochs, position=position, fork=begin)
             start = starts[seed] / "checkpoint.pt" if at else None
             folder = folder_of(Path(out), config)
             requests.append(RunJob(len(requests), config, folder, setup.checked_source, one, start=start, jobs=jobs))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -130,7 +130,7 @@ def trimmed(runs: Sequence[Run], epochs: int) -> list[Run]:
     return [
         Run(
             run.folder,
-            {**run.config, "epochs": epochs},
+            replace(run.config, epochs=epochs),
             [row for row in run.epochs if row["epoch"] <= epochs],
         )
         for run in runs

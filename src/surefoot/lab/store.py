@@ -20,8 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-#: Raised whenever the layout of a run folder changes.
-FORMAT = 1
+from surefoot.lab.spec.config import FORMAT, ConfigError, RunConfig
 
 
 class StoreError(RuntimeError):
@@ -41,27 +40,28 @@ class Busy(RuntimeError):
 class Run:
     """One recorded run: an optimizer on a task with a seed.
 
-    >>> config = {"task": {"name": "toy"}, "optimizer": {"label": "Adam"}, "seed": 3, "epochs": 2}
+    >>> from surefoot.lab.spec.config import OptimizerConfig, TaskConfig
+    >>> config = RunConfig(TaskConfig("toy"), OptimizerConfig("Adam"), seed=3, epochs=2)
     >>> run = Run(Path("nowhere"), config, [{"epoch": 1, "train_loss": 0.5, "diverged": False}])
     >>> run.label, run.seed, run.task, run.finished, run.diverged, run.error
     ('Adam', 3, 'toy', False, False, None)
     """
 
     folder: Path
-    config: dict[str, Any]
+    config: RunConfig
     epochs: list[dict[str, Any]]
 
     @property
     def label(self) -> str:
-        return str(self.config["optimizer"]["label"])
+        return self.config.optimizer.label
 
     @property
     def seed(self) -> int:
-        return int(self.config["seed"])
+        return self.config.seed
 
     @property
     def task(self) -> str:
-        return str(self.config["task"]["name"])
+        return self.config.task.name
 
     @property
     def diverged(self) -> bool:
@@ -70,7 +70,7 @@ class Run:
     @property
     def finished(self) -> bool:
         """Every epoch asked for is there, or the run diverged: both are results."""
-        return self.diverged or last_epoch(self.epochs) >= self.config["epochs"]
+        return self.diverged or last_epoch(self.epochs) >= self.config.epochs
 
     @property
     def error(self) -> str | None:
@@ -117,51 +117,29 @@ def read_runs(root: Path | str) -> list[Run]:
         inside = path.parent.relative_to(root)
         if not any(part.startswith(".") for part in inside.parts) and _is_run(path.parent):
             runs.append(read_run(path.parent))
-    runs.sort(key=lambda run: (run.task, run.config["optimizer"].get("position", 0), run.label, run.seed))
+    runs.sort(key=lambda run: (run.task, run.config.optimizer.position, run.label, run.seed))
     return runs
 
 
-def read_config(folder: Path) -> dict[str, Any]:
+def read_config(folder: Path) -> RunConfig:
     """Read `config.json` of a run folder."""
     path = folder / "config.json"
     try:
-        config = json.loads(path.read_text())
-        found = config["format"]
+        data = json.loads(path.read_text())
+        written = data["format"]
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise StoreError(f"{path} cannot be read ({error!r}); {_advice(folder)}") from error
-    if found != FORMAT:
+    if written != FORMAT:
         raise StoreError(
-            f"{folder} was written in format {found} and this surefoot reads format {FORMAT}; "
+            f"{folder} was written in format {written} and this surefoot reads format {FORMAT}; "
             "choose another --out folder or use the surefoot version that wrote it"
         )
-    for place, kind, required in _FIELDS:
-        value = config
-        for name in place.split("."):
-            value = value.get(name, _MISSING) if isinstance(value, dict) else _MISSING
-        wrong = required if value is _MISSING else not isinstance(value, kind) or isinstance(value, bool)
-        if wrong:
-            given = "is missing" if value is _MISSING else f"is {value!r}"
-            raise StoreError(f"{path} is damaged: {place} {given}; {_advice(folder, config)}")
-    return config
+    try:
+        return RunConfig.from_json(data)
+    except ConfigError as error:
+        raise StoreError(f"{path} is damaged: {error}; {_advice(folder, data)}") from error
 
 
-_MISSING = object()
-#: What is read of a configuration: the place, the type it has, and whether it is in all of them.
-_FIELDS: list[tuple[str, type, bool]] = [
-    ("key", str, True),
-    ("task", dict, True),
-    ("task.name", str, True),
-    ("task.settings", dict, False),
-    ("task.higher_is_better", dict, False),
-    ("optimizer", dict, True),
-    ("optimizer.label", str, True),
-    ("optimizer.kwargs", dict, False),
-    ("optimizer.position", int, False),
-    ("seed", int, True),
-    ("epochs", int, True),
-    ("purpose", str, False),
-    ("provenance", dict, False),
-]
 # What `folder_of` in config.py ends a run's folder with: its seed and the beginning of its key.
 _RUN_FOLDER = re.compile(r".+-s\d+-[0-9a-f]{8}")
 
@@ -184,9 +162,9 @@ def _advice(folder: Path, config: Mapping[str, Any] | None = None) -> str:
     return f"move {folder} away or choose another --out folder"
 
 
-def write_config(folder: Path, config: Mapping[str, Any]) -> None:
+def write_config(folder: Path, config: RunConfig) -> None:
     """Write `config.json` of a run folder."""
-    write_atomic(folder / "config.json", (json.dumps(config, indent=1, allow_nan=False) + "\n").encode())
+    write_atomic(folder / "config.json", (json.dumps(config.to_json(), indent=1, allow_nan=False) + "\n").encode())
 
 
 def read_metrics(path: Path) -> tuple[list[dict[str, Any]], int]:

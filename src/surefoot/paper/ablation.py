@@ -140,12 +140,12 @@ class Piece:
 
     def made(self, run: Run) -> bool:
         """Whether a run is one of this contestant with the paper's settings otherwise."""
-        optimizer = run.config["optimizer"]
+        optimizer = run.config.optimizer
         wanted = {"lr": 1e-3, "weight_decay": PAPER_WEIGHT_DECAY, **self.options}
-        options = {name: value for name, value in optimizer["kwargs"].items() if name != "fused"}
+        options = {name: value for name, value in optimizer.options.items() if name != "fused"}
         return (
-            optimizer["class"] == _CLASSES.get(self.name, self.name)
-            and optimizer.get("schedule") == self.schedule
+            optimizer.class_path == _CLASSES.get(self.name, self.name)
+            and optimizer.schedule == self.schedule
             and options == wanted
         )
 
@@ -206,7 +206,7 @@ def pieces_run(runs: Sequence[Run], one: Configuration) -> dict[str, list[Run]]:
 def rates_run(runs: Sequence[Run], one: Configuration) -> tuple[int, dict[str, dict[float, list[Run]]]]:
     """The CNN's ablation: the length that most of its ended runs have, and those runs by contestant and rate."""
     own = [run for run in runs if _is_on(run, one, IMAGES) and (run.finished or run.diverged)]
-    lengths = Counter(run.config["epochs"] for run in own)
+    lengths = Counter(run.config.epochs for run in own)
     length = max(lengths, key=lambda epochs: (lengths[epochs], epochs), default=0)
     found: dict[str, dict[float, list[Run]]] = {}
     for name, piece in cnn_pieces(one).items():
@@ -221,15 +221,15 @@ def _one_per_seed(runs: Sequence[Run]) -> list[Run]:
     """The run of each seed (and length, with a schedule) that counts."""
     by_length: dict[int, list[Run]] = {}
     for run in runs:
-        length = run.config["epochs"] if run.config["optimizer"].get("schedule") else 0
+        length = run.config.epochs if run.config.optimizer.schedule else 0
         by_length.setdefault(length, []).append(run)
     return [run for length in sorted(by_length) for run in preferred(by_length[length]).values()]
 
 
 def _is_on(run: Run, one: Configuration, subset: int | None) -> bool:
-    task = run.config["task"]
-    dropout = bool(task["settings"].get("dropout", False))
-    found = task["name"], task["batch_size"], dropout, task["settings"].get("subset")
+    task = run.config.task
+    dropout = bool(task.settings.get("dropout", False))
+    found = task.name, task.batch_size, dropout, task.settings.get("subset")
     return found == (one.task, one.batch_size, one.dropout, subset)
 
 
@@ -238,6 +238,6 @@ def at_horizon(runs: Sequence[Run], horizon: int) -> list[Run]:
     return [
         run
         for run in runs
-        if (run.config["epochs"] == horizon if run.config["optimizer"].get("schedule") else True)
+        if (run.config.epochs == horizon if run.config.optimizer.schedule else True)
         and (run.diverged or len(run.epochs) >= horizon)
     ]

@@ -10,7 +10,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from surefoot.lab.store import FORMAT, Run, StoreError, last_epoch, read_runs, write_atomic
+from surefoot.lab.spec.config import FORMAT, ConfigError, Purpose, RunConfig
+from surefoot.lab.store import Run, StoreError, last_epoch, read_runs, write_atomic
 
 NAME = "runs.jsonl"
 
@@ -25,17 +26,17 @@ def gather(folder: Path | None, archive: Path) -> list[Run]:
     found: dict[str, Run] = {}
     fresh = read_runs(folder) if folder is not None and folder.is_dir() else []
     for run in [*read_archive(archive), *fresh]:
-        if run.config["purpose"] != "report":
+        if run.config.purpose != Purpose.RESULT:
             continue
-        kept = found.get(run.config["key"])
+        kept = found.get(run.config.key)
         if kept is None or last_epoch(run.epochs) >= last_epoch(kept.epochs):
-            found[run.config["key"]] = run
+            found[run.config.key] = run
     return sorted(found.values(), key=_order)
 
 
 def _order(run: Run) -> tuple[Any, ...]:
-    task = json.dumps([run.task, run.config["task"]["batch_size"], run.config["task"]["settings"]], sort_keys=True)
-    return task, run.config["optimizer"].get("position", 0), run.label, run.seed, run.config["key"]
+    task = json.dumps([run.task, run.config.task.batch_size, run.config.task.settings], sort_keys=True)
+    return task, run.config.optimizer.position, run.label, run.seed, run.config.key
 
 
 def read_archive(path: Path) -> list[Run]:
@@ -43,18 +44,22 @@ def read_archive(path: Path) -> list[Run]:
     if not path.exists():
         return []
     runs = []
+    advice = "take it back from version control"
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
         try:
             record = json.loads(line)
-            config, columns = record["config"], record["epochs"]
-            known = config["format"]
+            data, columns = record["config"], record["epochs"]
+            known = data["format"]
             rows = [dict(zip(columns, values)) for values in zip(*columns.values())]
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            advice = "take it back from version control"
             raise StoreError(f"{path} is damaged at line {number} ({error!r}); {advice}") from error
         if known != FORMAT:
             raise StoreError(f"{path}, line {number}: format {known}, and this surefoot reads format {FORMAT}")
-        runs.append(Run(path.parent / config["key"][:16], config, rows))
+        try:
+            config = RunConfig.from_json(data)
+        except ConfigError as error:
+            raise StoreError(f"{path} is damaged at line {number}: {error}; {advice}") from error
+        runs.append(Run(path.parent / config.key[:16], config, rows))
     return runs
 
 
@@ -65,7 +70,7 @@ def write_archive(path: Path, runs: Iterable[Run]) -> None:
     for run in runs:
         names = list(dict.fromkeys(name for row in run.epochs for name in row))
         columns = {name: [_short(name, row.get(name)) for row in run.epochs] for name in names}
-        record = {"config": run.config, "epochs": columns}
+        record = {"config": run.config.to_json(), "epochs": columns}
         lines.append(json.dumps(record, separators=(",", ":"), allow_nan=False))
     write_atomic(path, "".join(f"{line}\n" for line in lines).encode())
 

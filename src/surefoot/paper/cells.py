@@ -5,13 +5,14 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from surefoot._extras import require
 from surefoot.lab.analyse.groups import group_runs, preferred, value_at
 from surefoot.lab.analyse.stats import LEVEL, MeanStd, mean_std
+from surefoot.lab.spec.config import Purpose, RunConfig
 from surefoot.lab.spec.task import PAPER_WEIGHT_DECAY
 from surefoot.lab.store import Run
 from surefoot.paper.published import (
@@ -41,17 +42,17 @@ class Place(NamedTuple):
     variant: str = "default"
 
 
-def place_of(config: Mapping[str, Any]) -> Place | None:
+def place_of(config: RunConfig) -> Place | None:
     """The place of a run among the paper's, or None: it must have the paper's settings and no others."""
-    task, optimizer = config["task"], config["optimizer"]
-    settings, options = dict(task["settings"]), dict(optimizer["kwargs"])
+    task, optimizer = config.task, config.optimizer
+    settings, options = dict(task.settings), dict(optimizer.options)
     dropout = bool(settings.pop("dropout", False))
     found = [
         one
         for one in configurations()
-        if (one.task, one.batch_size, one.dropout) == (task["name"], task["batch_size"], dropout)
+        if (one.task, one.batch_size, one.dropout) == (task.name, task.batch_size, dropout)
     ]
-    name = {"torch.optim.Adam": "Adam"}.get(optimizer["class"], optimizer["class"].removeprefix("surefoot."))
+    name = {"torch.optim.Adam": "Adam"}.get(optimizer.class_path, optimizer.class_path.removeprefix("surefoot."))
     variant = "reference" if options.pop("reference", False) else "default"
     eta = options.pop("eta", None)
     fits = (
@@ -60,7 +61,7 @@ def place_of(config: Mapping[str, Any]) -> Place | None:
         and options.pop("weighting", "paper") == "paper"
         and options.pop("fused", True) in (True, None)
     )
-    usual = config["purpose"] == "report" and not config.get("fork") and not optimizer.get("schedule")
+    usual = config.purpose == Purpose.RESULT and not config.fork and not optimizer.schedule
     if not found or settings or options or not fits or not usual or name not in ("Adam", "AdamUCB", "AdamCB", "AdamS"):
         return None
     return Place(found[0], name, None if eta is None else float(eta), variant)
@@ -207,10 +208,10 @@ def curves_csv(runs: Sequence[Run]) -> str:
     ended = [run for run in runs if run.finished or run.diverged]
     for group in (entry.runs for each in group_runs(ended) for entry in each.contestants):
         config = group[0].config
-        settings = config["task"]["settings"]
-        line = {"task": group[0].task, "batch_size": config["task"]["batch_size"], "optimizer": group[0].label}
+        settings = config.task.settings
+        line = {"task": group[0].task, "batch_size": config.task.batch_size, "optimizer": group[0].label}
         line |= {"dropout": bool(settings.get("dropout", False)), "subset": settings.get("subset", "")}
-        line |= {"epochs": config["epochs"] if config["optimizer"].get("schedule") else ""}
+        line |= {"epochs": config.epochs if config.optimizer.schedule else ""}
         for epoch in range(1, 1 + max(len(run.epochs) for run in group)):
             seen = {metric: spread_at(group, metric, epoch) for metric in METRICS}
             if seen["train_loss"].n:

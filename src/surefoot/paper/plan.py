@@ -17,7 +17,7 @@ from surefoot.lab.experiments import compare, prepare
 from surefoot.lab.results import Results
 from surefoot.lab.run.pool import MakePool
 from surefoot.lab.run.progress import duration
-from surefoot.lab.spec.config import folder_of
+from surefoot.lab.spec.config import RunConfig, TaskConfig, folder_of
 from surefoot.lab.store import Run, last_epoch, read_run, read_runs
 from surefoot.paper import ablation
 from surefoot.paper.published import OPTIMIZERS, Configuration, configurations, eta_of, etas
@@ -189,34 +189,37 @@ def standings(plan: Sequence[Block], *, out: Path, data_dir: Path | None = None)
         )
         done = dict.fromkeys(one.optimizers, 0)
         left = 0
-        task: Mapping[str, Any] = {}
+        task = TaskConfig(one.task)
         for spec, contestant in zip(one.optimizers, setup.contestants):
             for seed in setup.seeds:
                 config = setup.config(contestant, seed, one.epochs)
-                task = config["task"]
+                task = config.task
                 missing = _epochs_missing(folder_of(out, config), config)
                 done[spec] += not missing
-                before = counted.get(config["key"], 0)
+                before = counted.get(config.key, 0)
                 left += max(0, missing - before)
-                counted[config["key"]] = max(missing, before)
+                counted[config.key] = max(missing, before)
         found.append(Standing(one, done, left, seconds_per_epoch(there, task)))
     return found
 
 
-def _epochs_missing(folder: Path, config: Mapping[str, Any]) -> int:
+def _epochs_missing(folder: Path, config: RunConfig) -> int:
     if not (folder / "config.json").exists():
-        return int(config["epochs"])
+        return config.epochs
     run = read_run(folder)
-    return 0 if run.diverged else max(0, config["epochs"] - last_epoch(run.epochs))
+    return 0 if run.diverged else max(0, config.epochs - last_epoch(run.epochs))
 
 
-def seconds_per_epoch(runs: Sequence[Run], task: Mapping[str, Any]) -> float | None:
+def seconds_per_epoch(runs: Sequence[Run], task: TaskConfig) -> float | None:
     """The median training time of an epoch over the runs of the same task; None when there is none."""
-    alike = ("name", "batch_size", "settings")
+
+    def kind(task: TaskConfig) -> tuple[Any, ...]:
+        return task.name, task.batch_size, task.settings
+
     seconds = [
         row["seconds"]
         for run in runs
-        if all(run.config["task"].get(name) == task.get(name) for name in alike)
+        if kind(run.config.task) == kind(task)
         for row in run.epochs
         if row.get("seconds") is not None
     ]

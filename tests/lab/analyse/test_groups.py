@@ -122,8 +122,9 @@ def test_commands_say_the_very_seeds_subset_and_rates(run: MakeRun) -> None:
 def test_no_two_contestants_have_one_label(run: MakeRun) -> None:
     options = [("Adam", 0.001, 1e-4), ("Adam", 0.1, 1e-4), ("Adam lr=0.1", 0.1, 0.0)]
     runs = [run(label, 0, kwargs={"lr": lr, "weight_decay": decay}) for label, lr, decay in options]
-    for one in runs:
-        one.config["optimizer"]["code"] = ""
+    optimizers = [dataclasses.replace(one.config.optimizer, code="") for one in runs]
+    configs = [dataclasses.replace(one.config, optimizer=optimizer) for one, optimizer in zip(runs, optimizers)]
+    runs = [dataclasses.replace(one, config=config) for one, config in zip(runs, configs)]
     [each] = group_runs(runs)
     assert list(labels(each)) == ["Adam lr=0.001", "Adam lr=0.1 weight_decay=0.0001", "Adam lr=0.1 weight_decay=0.0"]
     same = [run("Adam", 0, kwargs={"lr": 0.1}, optimizer=f"mine.{name}") for name in ("A", "B")]

@@ -17,6 +17,7 @@ from surefoot.lab.analyse import stats, verdicts
 from surefoot.lab.analyse.comparison import TrainingTime, summarise
 from surefoot.lab.analyse.groups import higher_is_better
 from surefoot.lab.report.tables import to_markdown
+from surefoot.lab.spec.config import TaskConfig
 
 DIFFERENCES = st.lists(st.floats(-5, 5, allow_nan=False, width=32), min_size=2, max_size=9)
 
@@ -204,7 +205,7 @@ def test_higher_is_better_for_accuracy_and_as_the_task_says(field):
 @pytest.mark.parametrize("metric", ["valid_brier_score", "valid_top1_error", "valid_f1", "valid_acc"])
 def test_a_direction_is_not_guessed_from_a_name(metric):
     assert not higher_is_better(metric)
-    assert higher_is_better(metric, {"higher_is_better": {metric.removeprefix("valid_"): True}})
+    assert higher_is_better(metric, TaskConfig("toy", higher_is_better={metric.removeprefix("valid_"): True}))
 
 
 def test_holm_runs_over_all_comparisons_of_a_metric_and_over_tasks(field):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,7 @@ def test_a_fork_is_drawn_at_its_own_epochs(forked):
 
 def test_what_a_run_did_not_record_is_missing_at_its_own_place(run):
     long, short = run("Adam", 0, epochs=6), run("Adam", 1, epochs=6, done=3)
-    late = Run(Path("nowhere"), {**long.config, "seed": 2}, long.epochs[4:])
+    late = Run(Path("nowhere"), replace(long.config, seed=2), long.epochs[4:])
     (data,) = curve_data(group_runs([long, short, late]), [METRIC], {"Adam": 0})
     assert data.epochs == [1, 2, 3, 4, 5, 6]
     found = [[value is not None for value in curve] for curve in data.entries[0]["values"][METRIC]]

@@ -11,6 +11,7 @@ import re
 import shutil
 import statistics
 import subprocess
+from dataclasses import replace
 
 import pytest
 
@@ -19,6 +20,7 @@ from surefoot.lab.analyse.groups import group_runs
 from surefoot.lab.report import Section, write_page, write_report
 from surefoot.lab.report.draw import DASHES, style_of
 from surefoot.lab.report.figures import MOST_SHOWN, Axis, Line, Panel, curve_data
+from surefoot.lab.spec.config import Provenance
 
 MEGABYTES_6 = 6_000_000
 HOSTILE = """</script><script>document.title='owned'</script><img src=x onerror="document.title='owned'">'"&{{data}}"""
@@ -279,14 +281,16 @@ def test_28_contestants_10_seeds_45_epochs(visit, field, tmp_path):
 
 
 def test_nothing_a_user_wrote_becomes_html(visit, run, tmp_path):
-    task = {"name": HOSTILE, "batch_size": HOSTILE, "data": HOSTILE, "settings": {}, "code": HOSTILE}
+    task = {"name": HOSTILE, "data": HOSTILE, "settings": {}, "code": HOSTILE}
     runs = [
         run(label, seed, task=task, kwargs={"eta": HOSTILE}, done=1 if seed else None, diverged=bool(seed))
         for label in ("Adam", HOSTILE)
         for seed in range(2)
     ]
-    for one in runs:
-        one.config["provenance"] = dict.fromkeys(one.config["provenance"], HOSTILE)
+    hostile = dict.fromkeys(("surefoot", "torch", "python", "platform", "cpu", "commit", "time"), HOSTILE)
+    for index, one in enumerate(runs):
+        task = replace(one.config.task, batch_size=HOSTILE)
+        runs[index] = replace(one, config=replace(one.config, task=task, provenance=Provenance(**hostile)))
         for record in one.epochs:
             record[HOSTILE] = 0.5
     axis, point = Axis(HOSTILE), Line(HOSTILE, [1], [1], text=[HOSTILE])

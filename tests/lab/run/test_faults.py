@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import random
 import signal
@@ -21,7 +22,7 @@ from surefoot.lab.run import runner
 from surefoot.lab.run.pool import Event
 from surefoot.lab.run.progress import Progress
 from surefoot.lab.run.runner import load_checkpoint
-from surefoot.lab.spec.config import folder_of, make_config
+from surefoot.lab.spec.config import RunConfig, folder_of
 from surefoot.lab.spec.contestant import Contestant
 from surefoot.lab.spec.task import Task
 from surefoot.lab.store import MetricsLog, StoreError, read_metrics, read_run
@@ -30,9 +31,9 @@ MakeTask = Callable[..., Task]
 EPOCHS = 20
 
 
-def prepare(task: Task, out: Path, seed: int = 0, epochs: int = EPOCHS) -> tuple[dict[str, Any], Path]:
+def prepare(task: Task, out: Path, seed: int = 0, epochs: int = EPOCHS) -> tuple[RunConfig, Path]:
     one = Contestant.parse("adams:eta=0.1")
-    config = make_config(task, one, seed=seed, epochs=epochs, defaults={"lr": 0.01})
+    config = RunConfig.plan(task, one, seed=seed, epochs=epochs, defaults={"lr": 0.01})
     return config, folder_of(out, config)
 
 
@@ -80,17 +81,17 @@ def test_killed_at_random_moments_nothing_is_lost_and_the_bits_are_the_same(
             kills += os.WIFSIGNALED(status)
             if (folder / "config.json").exists():
                 config_after = store.read_config(folder)
-                assert config_after["key"] == config["key"]
+                assert config_after.key == config.key
             rows, _ = read_metrics(folder / "metrics.jsonl")
             assert rows[: len(recorded)] == recorded, "an epoch that was recorded is gone"
             assert numbers(rows) == numbers(whole.epochs)[: len(rows)]
-            saved = load_checkpoint(folder / "checkpoint.pt", config["key"])
+            saved = load_checkpoint(folder / "checkpoint.pt", config.key)
             assert saved is None or saved["epoch"] <= len(rows) + 1
             recorded = rows
         assert numbers(read_run(folder).epochs) == numbers(whole.epochs)
         assert not list(folder.glob(".*.part"))
-        ours = load_checkpoint(folder / "checkpoint.pt", config["key"])
-        theirs = load_checkpoint(whole.folder / "checkpoint.pt", config["key"])
+        ours = load_checkpoint(folder / "checkpoint.pt", config.key)
+        theirs = load_checkpoint(whole.folder / "checkpoint.pt", config.key)
         assert ours is not None
         assert theirs is not None
         for name, value in theirs["model"].items():
@@ -184,7 +185,8 @@ def test_a_damaged_run_does_not_stop_the_others(tiny_task: MakeTask, tmp_path: P
     task = tiny_task()
     first = compare(task, ["sgd"], seeds=3, epochs=2, out=tmp_path, progress=False)
     damage_replace(first.runs[0].folder / "checkpoint.pt")
-    store.write_config(first.runs[1].folder, {**first.runs[1].config, "format": 2})
+    other = json.dumps({**first.runs[1].config.to_json(), "format": 2})
+    (first.runs[1].folder / "config.json").write_text(other)
     found = compare(task, ["sgd"], seeds=3, epochs=3, out=tmp_path, progress=False)
     assert sorted(Path(folder).name for folder in found.failures) == sorted(run.folder.name for run in first.runs[:2])
     assert any("checkpoint.pt is damaged" in message for message in found.failures.values())

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from surefoot.lab.run import runner
 from surefoot.lab.run.runner import run
 from surefoot.lab.run.trainer import Trainer, flushes_subnormals
-from surefoot.lab.spec.config import folder_of, make_config, run_key
+from surefoot.lab.spec.config import RunConfig, folder_of
 from surefoot.lab.spec.contestant import Contestant
 from surefoot.lab.spec.task import Task
 from surefoot.lab.store import Run, StoreError
@@ -31,8 +31,8 @@ class Interrupted(BaseException):
 
 def start(
     task: Task, out: Path, spec: str = "adams", *, seed: int = 0, epochs: int = 6, **more: Any
-) -> tuple[dict[str, Any], Path]:
-    config = make_config(task, Contestant.parse(spec), seed=seed, epochs=epochs, defaults={"lr": 0.01}, **more)
+) -> tuple[RunConfig, Path]:
+    config = RunConfig.plan(task, Contestant.parse(spec), seed=seed, epochs=epochs, defaults={"lr": 0.01}, **more)
     return config, folder_of(out, config)
 
 
@@ -55,7 +55,7 @@ class Twisted(torch.optim.SGD):
 
 def test_an_option_that_no_file_can_hold_costs_the_checkpoint_only(tiny_task: MakeTask, tmp_path: Path) -> None:
     task, one = tiny_task(), Contestant.create("twisted", Twisted, {"twist": lambda t: 1.0})
-    config = make_config(task, one, seed=0, epochs=2)
+    config = RunConfig.plan(task, one, seed=0, epochs=2)
     found = run(config, task, tmp_path, contestant=one)
     assert found.finished
     assert not (tmp_path / "checkpoint.pt").exists()
@@ -158,7 +158,7 @@ def test_a_longer_run_extends_a_shorter_one(tiny_task: MakeTask, tmp_path: Path)
     longer = run(config, task, folder, lambda row: trained.append(row["epoch"]))
     assert trained == [4, 5, 6]
     assert (folder / "metrics.jsonl").read_text().startswith(before)
-    assert longer.config["epochs"] == 6
+    assert longer.config.epochs == 6
     assert numbers(longer) == numbers(go(task, tmp_path / "whole", epochs=6))
     again = run(start(task, tmp_path, epochs=3)[0], task, folder, lambda row: trained.append(row["epoch"]))
     assert trained == [4, 5, 6]
@@ -207,7 +207,7 @@ def test_subnormal_weights_are_zero_in_a_run_and_only_there(tiny_task: MakeTask,
             super().step(closure)
 
     task, one = tiny_task(), Contestant.create("watched", Watched, {})
-    config = make_config(task, one, seed=0, epochs=1, defaults={"lr": 0.5})
+    config = RunConfig.plan(task, one, seed=0, epochs=1, defaults={"lr": 0.5})
     run(config, task, tmp_path / "run", contestant=one)
     assert seen
     assert all(seen)
@@ -233,7 +233,7 @@ def test_cosine_goes_to_zero_step_by_step(tiny_task: MakeTask, tmp_path: Path) -
 
     task = tiny_task()
     one = Contestant.create("watched", Watched, {"schedule": "cosine"})
-    config = make_config(task, one, seed=0, epochs=2, defaults={"lr": 0.5})
+    config = RunConfig.plan(task, one, seed=0, epochs=2, defaults={"lr": 0.5})
     run(config, task, tmp_path / "run", contestant=one)
     assert rates == [0.5 * 0.5 * (1 + math.cos(math.pi * step / 10)) for step in range(10)]
 
@@ -264,7 +264,7 @@ def test_broken_weights_behind_a_finite_loss_are_divergence(tiny_task: MakeTask,
 
     task = tiny_task()
     one = Contestant.create("breaks", Breaks)
-    found = run(make_config(task, one, seed=0, epochs=3), task, tmp_path / "run", contestant=one)
+    found = run(RunConfig.plan(task, one, seed=0, epochs=3), task, tmp_path / "run", contestant=one)
     assert found.diverged
     assert len(found.epochs) == 1
     assert found.epochs[0]["train_loss"] is not None
@@ -316,14 +316,14 @@ def test_a_state_that_is_not_plain_data_is_never_saved_as_pickle(tiny_task: Make
 
     task = tiny_task()
     one = Contestant.create("odd", Odd)
-    found = run(make_config(task, one, seed=0, epochs=3), task, tmp_path / "run", contestant=one)
+    found = run(RunConfig.plan(task, one, seed=0, epochs=3), task, tmp_path / "run", contestant=one)
     assert found.finished
     assert not (tmp_path / "run" / "checkpoint.pt").exists()
 
 
 def test_keys_say_what_decides_the_numbers_and_nothing_else(tiny_task: MakeTask, tmp_path: Path) -> None:
     task = tiny_task()
-    base = start(task, tmp_path)[0]["key"]
+    base = start(task, tmp_path)[0].key
     same = [
         start(task, tmp_path, epochs=50)[0],
         start(task, tmp_path, position=3)[0],
@@ -342,13 +342,13 @@ def test_keys_say_what_decides_the_numbers_and_nothing_else(tiny_task: MakeTask,
         start(tiny_task(dropout=0.25), tmp_path)[0],
         start(tiny_task(loss=lambda a, b: F.cross_entropy(a, b)), tmp_path)[0],
     ]
-    assert {config["key"] for config in same} == {base}
-    keys = [config["key"] for config in other]
+    assert {config.key for config in same} == {base}
+    keys = [config.key for config in other]
     assert len({base, *keys}) == len(keys) + 1
-    assert start(task, tmp_path, "adam:lr=1")[0]["key"] == start(task, tmp_path, "adam:lr=1.0")[0]["key"]
-    cosine = [start(task, tmp_path, "adam:schedule=cosine", epochs=n)[0]["key"] for n in (5, 6)]
+    assert start(task, tmp_path, "adam:lr=1")[0].key == start(task, tmp_path, "adam:lr=1.0")[0].key
+    cosine = [start(task, tmp_path, "adam:schedule=cosine", epochs=n)[0].key for n in (5, 6)]
     assert cosine[0] != cosine[1]  # the schedule ends elsewhere
-    assert run_key(json.loads(json.dumps(same[0]))) == base
+    assert RunConfig.from_json(json.loads(json.dumps(same[0].to_json()))).with_changes().key == base
 
 
 def test_a_folder_of_another_run_is_not_touched(tiny_task: MakeTask, tmp_path: Path) -> None:
@@ -365,6 +365,6 @@ def test_going_on_with_another_torch_is_recorded(tiny_task: MakeTask, tmp_path: 
     task = tiny_task()
     config, folder = start(task, tmp_path, epochs=1)
     run(config, task, folder)
-    later = {**config, "epochs": 2, "provenance": {**config["provenance"], "torch": "9.9", "time": "later"}}
-    resumed = run(later, task, folder).config["provenance"]["resumed"]
-    assert [entry["torch"] for entry in resumed] == ["9.9"]
+    there = dataclasses.replace(config.provenance, torch="9.9", time="later")
+    resumed = run(dataclasses.replace(config, epochs=2, provenance=there), task, folder).config.provenance.resumed
+    assert [entry.torch for entry in resumed] == ["9.9"]

@@ -17,7 +17,7 @@ from surefoot.lab.experiments import compare
 from surefoot.lab.run.pool import OnEvent, Pool, Processes
 from surefoot.lab.run.runner import run
 from surefoot.lab.spec.code import code_digest
-from surefoot.lab.spec.config import folder_of, make_config
+from surefoot.lab.spec.config import RunConfig, folder_of
 from surefoot.lab.spec.contestant import Contestant
 from surefoot.lab.spec.task import Task, find_task, is_named
 from surefoot.lab.spec.task_code import task_code
@@ -110,7 +110,7 @@ def test_code_that_changed_after_the_plan_is_not_trained(tiny_task: MakeTask, tm
     file = tmp_path / "mine.py"
     file.write_text("import torch\nclass Mine(torch.optim.SGD):\n    twist = 1\n")
     task, one = tiny_task(), Contestant.parse(f"{file}:Mine")
-    config = make_config(task, one, seed=0, epochs=1)
+    config = RunConfig.plan(task, one, seed=0, epochs=1)
     file.write_text(file.read_text().replace("1", "2"))
     other = Contestant.parse(f"{file}:Mine")  # as a worker that starts now would load it
     with pytest.raises(ValueError, match="changed after the comparison began; start the command again"):
@@ -139,7 +139,7 @@ def test_a_task_that_changed_after_the_plan_is_not_trained(tmp_path: Path) -> No
 
 def test_a_run_without_its_contestant_has_the_recorded_options(tiny_task: MakeTask, tmp_path: Path) -> None:
     task, one = tiny_task(), Contestant.parse("adams:eta=0.5,betas=(0.5,0.9)")
-    config = make_config(task, one, seed=0, epochs=1)
+    config = RunConfig.plan(task, one, seed=0, epochs=1)
     given = run(config, task, tmp_path / "given", contestant=one)
     alone = run(config, task, tmp_path / "alone")
     assert given.epochs[-1]["train_loss"] == alone.epochs[-1]["train_loss"]
@@ -152,7 +152,7 @@ def test_functions_as_options_are_told_apart(tiny_task: MakeTask) -> None:
 
     task = tiny_task()
     one, same, other = (
-        make_config(task, Contestant.create("a", Shaped, {"shape": shape}), seed=0, epochs=1)["key"]
+        RunConfig.plan(task, Contestant.create("a", Shaped, {"shape": shape}), seed=0, epochs=1).key
         for shape in (lambda t: t, lambda t: t, lambda t: t * t)
     )
     assert one == same != other

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -18,6 +18,7 @@ from surefoot.lab.analyse.groups import (
 )
 from surefoot.lab.analyse.stats import fewest_seeds, mean_std, smallest_exact_p
 from surefoot.lab.analyse.verdicts import count
+from surefoot.lab.spec.config import Purpose
 
 if TYPE_CHECKING:
     from surefoot.lab.store import Run
@@ -56,7 +57,7 @@ def check(runs: Sequence[Run], baseline: str | None = None) -> list[Finding]:
         return [Finding("no-runs", "error", "There is no run to report.")]
     findings: list[Finding] = []
     for each in fields:
-        tuning = [run for run in runs if run.config.get("purpose") == "tune" and run.task == each.task.get("name")]
+        tuning = [run for run in runs if run.config.purpose == Purpose.TUNING and run.task == each.task.name]
         for found in _CHECKS:
             findings += found(each, tuning)
     order = {"error": 0, "warning": 1, "note": 2}
@@ -64,7 +65,7 @@ def check(runs: Sequence[Run], baseline: str | None = None) -> list[Finding]:
 
 
 def _budgets(each: TaskGroup, tuning: list[Run]) -> Iterable[Finding]:
-    epochs = _values_by_entry(each, lambda run: run.config.get("epochs"))
+    epochs = _values_by_entry(each, lambda run: run.config.epochs)
     if _differ(epochs):
         yield Finding("unequal-epochs", "error", f"{each.name}: unequal budgets, {_list(epochs, 'epochs')}.")
     # Steps of the first epoch, which everybody did; where a run diverged in it, it stopped early: no smaller budget.
@@ -80,9 +81,9 @@ def _tuning_budgets(each: TaskGroup, tuning: list[Run]) -> Iterable[Finding]:
         return
     tried: dict[str, set[str]] = {_class(entry): set() for entry in each.contestants}
     for run in tuning:
-        optimizer = run.config["optimizer"]
-        if optimizer.get("class") in tried:
-            tried[optimizer["class"]].add(json.dumps(optimizer.get("kwargs"), sort_keys=True, default=str))
+        optimizer = run.config.optimizer
+        if optimizer.class_path in tried:
+            tried[optimizer.class_path].add(json.dumps(optimizer.options, sort_keys=True, default=str))
     numbers = {name.rpartition(".")[2]: len(settings) for name, settings in tried.items()}
     if len(set(numbers.values())) > 1:
         words = ", ".join(f"{name} {number}" for name, number in numbers.items())
@@ -108,9 +109,9 @@ def _grid_edges(each: TaskGroup, tuning: list[Run]) -> Iterable[Finding]:
     """An optimum on the edge of what was tried may lie beyond it."""
     metric = (recorded_metrics([each]) or ["valid_loss"])[0]
     for entry in each.contestants:
-        tuned = [run for run in tuning if run.config["optimizer"].get("class") == _class(entry)]
-        chosen = entry.optimizer.get("kwargs") or {}
-        for name, values in _grid(run.config["optimizer"].get("kwargs") or {} for run in tuned).items():
+        tuned = [run for run in tuning if run.config.optimizer.class_path == _class(entry)]
+        chosen = entry.optimizer.options
+        for name, values in _grid(run.config.optimizer.options for run in tuned).items():
             if chosen.get(name) in (values[0], values[-1]):
                 yield Finding(
                     "edge-of-grid",
@@ -219,20 +220,16 @@ def _missing_values(each: TaskGroup, tuning: list[Run]) -> Iterable[Finding]:
 
 def _mixtures(each: TaskGroup, tuning: list[Run]) -> Iterable[Finding]:
     """Runs of one comparison should differ in the optimizer and the seed alone."""
-
-    def provenance(run: Run, name: str) -> Any:
-        return (run.config.get("provenance") or {}).get(name)
-
     known: list[tuple[Code, Severity, str, Callable[[Run], Any]]] = [
-        ("mixed-numerics", "error", "numerics versions", lambda run: run.config.get("numerics")),
-        ("mixed-torch", "warning", "torch versions", lambda run: provenance(run, "torch")),
-        ("mixed-threads", "warning", "thread counts", lambda run: run.config.get("threads")),
-        ("mixed-device", "warning", "devices", lambda run: run.config.get("device")),
-        ("mixed-cpu", "note", "processors", lambda run: provenance(run, "cpu")),
-        ("mixed-commit", "note", "commits", lambda run: provenance(run, "commit")),
+        ("mixed-numerics", "error", "numerics versions", lambda run: run.config.numerics),
+        ("mixed-torch", "warning", "torch versions", lambda run: run.config.provenance.torch),
+        ("mixed-threads", "warning", "thread counts", lambda run: run.config.threads),
+        ("mixed-device", "warning", "devices", lambda run: run.config.device),
+        ("mixed-cpu", "note", "processors", lambda run: run.config.provenance.cpu),
+        ("mixed-commit", "note", "commits", lambda run: run.config.provenance.commit),
     ]
     for code, severity, what, read in known:
-        values = sorted({str(read(run)) for run in each.runs if read(run) is not None})
+        values = sorted({str(read(run)) for run in each.runs if read(run)})
         if len(values) > 1:
             yield Finding(code, severity, f"{each.name}: runs of different {what} are mixed: {_some(values)}.")
 
@@ -252,11 +249,11 @@ def sweeps(each: TaskGroup) -> list[tuple[str, list[tuple[float, ContestantRuns]
     for name in ("eta", "lr"):
         groups: dict[str, list[tuple[float, ContestantRuns]]] = defaultdict(list)
         for entry in each.contestants:
-            kwargs = entry.optimizer.get("kwargs") or {}
+            kwargs = entry.optimizer.options
             value = kwargs.get(name)
             if isinstance(value, (int, float)) and not isinstance(value, bool):
                 others = {key: kwargs[key] for key in kwargs if key != name}
-                alike = [_class(entry), entry.optimizer.get("schedule"), others]
+                alike = [_class(entry), entry.optimizer.schedule, others]
                 groups[json.dumps(alike, sort_keys=True, default=str)].append((float(value), entry))
         for entries in groups.values():
             if len({value for value, _ in entries}) >= 3:
@@ -264,7 +261,7 @@ def sweeps(each: TaskGroup) -> list[tuple[str, list[tuple[float, ContestantRuns]
     return found
 
 
-def _grid(settings: Iterable[dict[str, Any]]) -> dict[str, list[float]]:
+def _grid(settings: Iterable[Mapping[str, Any]]) -> dict[str, list[float]]:
     """The numeric options that tuning varied, with the values tried, in order."""
     tried: dict[str, set[float]] = defaultdict(set)
     for kwargs in settings:
@@ -295,7 +292,7 @@ def _seeds(seeds: Sequence[int]) -> str:
 
 
 def _class(entry: ContestantRuns) -> str:
-    return str(entry.optimizer.get("class", entry.label))
+    return entry.optimizer.class_path or entry.label
 
 
 def _short(entry: ContestantRuns) -> str:

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from surefoot.lab.spec.config import OptimizerConfig, Purpose, TaskConfig, as_floats
+
 if TYPE_CHECKING:
     from surefoot.lab.store import Run
 
@@ -21,7 +23,7 @@ class ContestantRuns:
     """The runs of one contestant on one task, one per seed."""
 
     label: str
-    optimizer: Mapping[str, Any]
+    optimizer: OptimizerConfig
     runs: tuple[Run, ...]
 
     @property
@@ -42,7 +44,7 @@ class TaskGroup:
     """All contestants of one task with the same settings; the first one is the baseline."""
 
     name: str
-    task: Mapping[str, Any]
+    task: TaskConfig
     contestants: tuple[ContestantRuns, ...]
 
     @property
@@ -66,12 +68,12 @@ def group_runs(runs: Iterable[Run], baseline: str | None = None) -> list[TaskGro
     """
     tasks: dict[str, dict[str, list[Run]]] = {}
     for run in runs:
-        if run.config.get("purpose", "report") == "report":
+        if run.config.purpose == Purpose.RESULT:
             tasks.setdefault(_task_identity(run), {}).setdefault(_contestant_identity(run), []).append(run)
     newest = [_newest(run for runs in contestants.values() for run in runs) for contestants in tasks.values()]
-    names = _distinct_names([_task(run)["name"] for run in newest], [_task_details(run) for run in newest])
+    names = _distinct_names([run.task for run in newest], [_task_details(run) for run in newest])
     groups = [
-        TaskGroup(name, _task(run), tuple(_contestants(list(contestants.values()))))
+        TaskGroup(name, run.config.task, tuple(_contestants(list(contestants.values()))))
         for name, run, contestants in zip(names, newest, tasks.values())
     ]
     return groups if baseline is None else _with_baseline(groups, baseline)
@@ -81,7 +83,7 @@ def preferred(runs: Iterable[Run]) -> dict[int, Run]:
     """Which run of each seed is shown: newer numerics, then one that ended, then the longer, then the later."""
 
     def preference(run: Run) -> tuple[int, bool, int, str]:
-        return run.config.get("numerics", 0), run.finished, len(run.epochs), _start_time(run)
+        return run.config.numerics, run.finished, len(run.epochs), _start_time(run)
 
     by_seed: dict[int, list[Run]] = {}
     for run in runs:
@@ -105,48 +107,30 @@ def _contestants(runs_of_each: list[list[Run]]) -> list[ContestantRuns]:
     newest = [_newest(runs) for runs in runs_of_each]
     labels = _distinct_names([run.label for run in newest], [_optimizer_details(run) for run in newest])
     return [
-        ContestantRuns(label, last.config["optimizer"], tuple(preferred(runs).values()))
+        ContestantRuns(label, last.config.optimizer, tuple(preferred(runs).values()))
         for label, last, runs in zip(labels, newest, runs_of_each)
     ]
 
 
-def _task(run: Run) -> Mapping[str, Any]:
-    return run.config["task"]
-
-
-def _fork(run: Run) -> Mapping[str, Any]:
-    return run.config.get("fork") or {}
-
-
 def _task_identity(run: Run) -> str:
     """What runs must share to be compared: the task, and for forks the training that they continue."""
-    task = {key: value for key, value in _task(run).items() if key not in ("spec", "higher_is_better")}
-    return _canonical([task, _fork(run).get("family") or _fork(run).get("label")])
+    task, fork = run.config.task, run.config.fork
+    parts = [task.name, task.batch_size, task.data, task.settings, task.code]
+    return _canonical([parts, (fork.family or fork.label) if fork else None])
 
 
 def _contestant_identity(run: Run) -> str:
     """What runs of several seeds must share to belong to one contestant."""
-    optimizer = run.config["optimizer"]
-    parts = {name: optimizer.get(name) for name in ("class", "schedule", "code")}
-    parts["kwargs"] = as_floats(optimizer.get("kwargs") or {})
-    # A schedule depends on the length that it was made for.
-    parts["epochs"] = run.config.get("epochs") if optimizer.get("schedule") else None
-    parts["label"] = None if optimizer.get("class") else optimizer.get("label")
-    parts["state"] = _fork(run).get("state")
+    optimizer, fork = run.config.optimizer, run.config.fork
+    parts = [
+        optimizer.class_path or optimizer.label,
+        as_floats(optimizer.options),
+        optimizer.schedule,
+        run.config.epochs if optimizer.schedule else None,  # a schedule depends on the length that it was made for
+        optimizer.code,
+        fork.state if fork else None,
+    ]
     return _canonical(parts)
-
-
-def as_floats(value: Any) -> Any:
-    """Whole numbers as floats, so that lr=1 and lr=1.0 are the same.
-
-    >>> as_floats({"lr": 1, "betas": [0, 0.9], "fused": True})
-    {'lr': 1.0, 'betas': [0.0, 0.9], 'fused': True}
-    """
-    if isinstance(value, Mapping):
-        return {name: as_floats(item) for name, item in value.items()}
-    if isinstance(value, list):
-        return [as_floats(item) for item in value]
-    return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
 def _canonical(value: Any) -> str:
@@ -155,7 +139,7 @@ def _canonical(value: Any) -> str:
 
 def _start_time(run: Run) -> str:
     """When a run was begun, in a format that sorts as text."""
-    return str((run.config.get("provenance") or {}).get("time") or "")
+    return run.config.provenance.time
 
 
 def _newest(runs: Iterable[Run]) -> Run:
@@ -164,19 +148,19 @@ def _newest(runs: Iterable[Run]) -> Run:
 
 def _task_details(run: Run) -> dict[str, str]:
     """What may distinguish two tasks of one name."""
-    task, fork = _task(run), _fork(run)
-    parts = {"batch": task.get("batch_size"), **(task.get("settings") or {})}
-    parts |= {name: str(task.get(name) or "")[:8] for name in ("data", "code")}
-    parts |= {"after": fork.get("label"), "family": str(fork.get("family") or "")[:8]}
+    task, fork = run.config.task, run.config.fork
+    parts = {"batch": task.batch_size or None, **task.settings, "data": task.data[:8], "code": task.code[:8]}
+    if fork:
+        parts |= {"after": fork.label, "family": fork.family[:8]}
     return {key: f"{key}={value}" for key, value in parts.items() if value not in (None, "")}
 
 
 def _optimizer_details(run: Run) -> dict[str, str]:
     """What may distinguish two contestants of one label."""
-    optimizer = run.config["optimizer"]
-    parts = {**(optimizer.get("kwargs") or {}), "code": str(optimizer.get("code") or "")[:8]}
-    parts |= {"epochs": run.config.get("epochs") if optimizer.get("schedule") else None}
-    parts |= {"state": _fork(run).get("state")}
+    optimizer, fork = run.config.optimizer, run.config.fork
+    parts = {**optimizer.options, "code": optimizer.code[:8]}
+    parts |= {"epochs": run.config.epochs if optimizer.schedule else None}
+    parts |= {"state": fork.state if fork else None}
     return {key: f"{key}={value}" for key, value in parts.items()}
 
 
@@ -210,17 +194,17 @@ def recorded_metrics(groups: Iterable[TaskGroup]) -> list[str]:
     return sorted(names, key=lambda name: (rank.get(name, len(rank)), name))
 
 
-def higher_is_better(metric: str, task: Mapping[str, Any] | None = None) -> bool:
+def higher_is_better(metric: str, task: TaskConfig | None = None) -> bool:
     """Whether a higher value of this metric is better, as the task records it.
 
     If the task does not say (for losses, and in runs of the first versions), this holds for accuracy alone.
 
     >>> higher_is_better("valid_accuracy"), higher_is_better("valid_loss")
     (True, False)
-    >>> higher_is_better("valid_f1", {"higher_is_better": {"f1": True}})
+    >>> higher_is_better("valid_f1", TaskConfig("toy", higher_is_better={"f1": True}))
     True
     """
-    directions = (task or {}).get("higher_is_better") or {}
+    directions = task.higher_is_better if task else {}
     name = metric.removeprefix("valid_").removeprefix("train_")
     return bool(directions.get(metric, directions.get(name, name == "accuracy")))
 

@@ -142,7 +142,7 @@ def _subtitle(summary: Summary) -> str:
     if not runs:
         return "No runs."
     labels = {entry.label for each in summary.groups for entry in each.contestants}
-    epochs = sorted({run.config.get("epochs", 0) - forked_at(run) for run in runs})
+    epochs = sorted({run.config.epochs - forked_at(run) for run in runs})
     length = f"{epochs[0]}" if len(epochs) == 1 else f"{epochs[0]} to {epochs[-1]}"
     return " · ".join(
         [

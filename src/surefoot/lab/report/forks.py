@@ -12,15 +12,15 @@ if TYPE_CHECKING:
 
 def forked_at(run: Run) -> int:
     """The epoch that a run continued from; 0 when it began at the beginning."""
-    return int((run.config.get("fork") or {}).get("epoch") or 0)
+    return run.config.fork.epoch if run.config.fork else 0
 
 
 def continued(each: TaskGroup) -> str:
     """Where the runs of a field continued from, as it may stand behind the task's name; empty when they did not."""
-    forks = [run.config["fork"] for run in each.runs if run.config.get("fork")]
+    forks = [run.config.fork for run in each.runs if run.config.fork]
     if not forks:
         return ""
-    epoch, label = forks[0].get("epoch", 0), forks[0].get("label") or each.baseline.label
+    epoch, label = forks[0].epoch, forks[0].label or each.baseline.label
     return f"continued from epoch {epoch} of {label}" if epoch else f"forked at the initial weights of {label}"
 
 
@@ -46,7 +46,7 @@ def keeps_state(each: TaskGroup) -> bool:
 
 def kept(entry: ContestantRuns) -> bool:
     """Whether a contestant went on with the baseline's state."""
-    return any((run.config.get("fork") or {}).get("state") == "kept" for run in entry.runs)
+    return any(run.config.fork is not None and run.config.fork.state == "kept" for run in entry.runs)
 
 
 def _and(names: list[str]) -> str:

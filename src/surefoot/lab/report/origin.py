@@ -25,19 +25,19 @@ def origin_tables(fields: Sequence[TaskGroup]) -> str:
     """Versions, machine and settings; and what every contestant was built with."""
     runs = [run for each in fields for run in each.runs]
     facts: list[tuple[str, Callable[[Run], Any]]] = [
-        ("surefoot", lambda run: _provenance(run, "surefoot")),
-        ("numerics version", lambda run: run.config.get("numerics")),
-        ("commit", lambda run: _provenance(run, "commit")),
-        ("torch", lambda run: _provenance(run, "torch")),
-        ("Python", lambda run: _provenance(run, "python")),
-        ("platform", lambda run: _provenance(run, "platform")),
-        ("processor", lambda run: _provenance(run, "cpu")),
-        ("device", lambda run: run.config.get("device")),
-        ("threads per run", lambda run: run.config.get("threads")),
+        ("surefoot", lambda run: run.config.provenance.surefoot),
+        ("numerics version", lambda run: run.config.numerics),
+        ("commit", lambda run: run.config.provenance.commit),
+        ("torch", lambda run: run.config.provenance.torch),
+        ("Python", lambda run: run.config.provenance.python),
+        ("platform", lambda run: run.config.provenance.platform),
+        ("processor", lambda run: run.config.provenance.cpu),
+        ("device", lambda run: run.config.device),
+        ("threads per run", lambda run: run.config.threads),
         ("runs at once", lambda run: max((record.get("jobs") or 1 for record in run.epochs), default=None)),
-        ("batch size", lambda run: (run.config.get("task") or {}).get("batch_size")),
-        ("data (sha256)", lambda run: str((run.config.get("task") or {}).get("data") or "")[:16] or None),
-        ("computed", lambda run: str(_provenance(run, "time") or "")[:10] or None),
+        ("batch size", lambda run: run.config.task.batch_size),
+        ("data (sha256)", lambda run: run.config.task.data[:16]),
+        ("computed", lambda run: run.config.provenance.time[:10]),
     ]
     lines = "".join(
         f'<tr><th scope="row">{escape(name)}</th><td>{_join(map(read, runs))}</td></tr>' for name, read in facts
@@ -52,11 +52,10 @@ def _options(fields: Sequence[TaskGroup]) -> str:
     seen: dict[str, str] = {}
     for each in fields:
         for entry in each.contestants:
-            kwargs = entry.optimizer.get("kwargs") or {}
-            options = " ".join(f"{name}={value}" for name, value in kwargs.items())
-            if entry.optimizer.get("schedule"):
-                options += f" schedule={entry.optimizer['schedule']}"
-            text = f"<code>{escape(entry.optimizer.get('class', ''))}</code> {escape(options)}"
+            options = " ".join(f"{name}={value}" for name, value in entry.optimizer.options.items())
+            if entry.optimizer.schedule:
+                options += f" schedule={entry.optimizer.schedule}"
+            text = f"<code>{escape(entry.optimizer.class_path)}</code> {escape(options)}"
             seen.setdefault(entry.label, text)
     lines = "".join(f'<tr><th scope="row">{escape(label)}</th><td>{text}</td></tr>' for label, text in seen.items())
     return (
@@ -65,12 +64,8 @@ def _options(fields: Sequence[TaskGroup]) -> str:
     )
 
 
-def _provenance(run: Run, name: str) -> Any:
-    return (run.config.get("provenance") or {}).get(name)
-
-
 def _join(values: Iterable[Any]) -> str:
-    distinct = list(dict.fromkeys(str(value) for value in values if value is not None))
+    distinct = list(dict.fromkeys(str(value) for value in values if value))
     shown = ", ".join(escape(value) for value in distinct[:4])
     return (shown + (f" and {len(distinct) - 4} more" if len(distinct) > 4 else "")) or "–"
 
@@ -78,8 +73,8 @@ def _join(values: Iterable[Any]) -> str:
 def again(fields: Sequence[TaskGroup], command: str | None = None) -> str:
     """The commands that compute these numbers again."""
     commands = [command] if command else [line for each in fields for line in _commands(each)]
-    own = any(each.task.get("code") and not each.task.get("spec") for each in fields) or any(
-        local in str(entry.optimizer.get("spec")) for each in fields for entry in each.contestants for local in _NOWHERE
+    own = any(each.task.code and not each.task.spec for each in fields) or any(
+        local in entry.optimizer.spec for each in fields for entry in each.contestants for local in _NOWHERE
     )
     note = (
         " A task or optimizer of your own is named by its file or import path; write that in its place."
@@ -96,18 +91,18 @@ def again(fields: Sequence[TaskGroup], command: str | None = None) -> str:
 def _commands(each: TaskGroup) -> list[str]:
     """One command, unless seeds leave gaps or contestants are told apart by more than a line of the command."""
     task = each.task
-    name = str(task.get("spec") or str(task.get("name", "")).split(" ")[0])
-    settings = task.get("settings") or {}
-    words = ["--batch-size", str(task["batch_size"])] if task.get("batch_size") else []
+    name = task.spec or task.name.split(" ")[0]
+    settings = task.settings
+    words = ["--batch-size", str(task.batch_size)] if task.batch_size else []
     words += ["--dropout"] if settings.get("dropout") else []
     words += ["--subset", str(settings["subset"])] if settings.get("subset") else []
     words += ["--subset-seed", str(settings["subset_seed"])] if settings.get("subset_seed") is not None else []
-    lines = {entry.label: str(entry.optimizer.get("spec") or entry.label) for entry in each.contestants}
+    lines = {entry.label: entry.optimizer.spec or entry.label for entry in each.contestants}
     for option, usual in (("lr", 1e-3), ("weight_decay", PAPER_WEIGHT_DECAY if name in NAMED else None)):
         words += _shared(each, lines, option, usual)
-    threads = max(run.config.get("threads", 1) for run in each.runs)
+    threads = max(run.config.threads for run in each.runs)
     words += ["--threads", str(threads)] if threads != 1 else []
-    device = str(each.runs[0].config.get("device") or "cpu")
+    device = each.runs[0].config.device
     words += ["--device", device] if device != "cpu" else []
     words += _out(each)
     return [
@@ -127,7 +122,7 @@ def _start(group: TaskGroup, name: str) -> list[str]:
 def _asked(group: TaskGroup, lines: Mapping[str, str], seeds: range) -> list[str]:
     contestants = [word for entry in group.contestants for word in ("-o", lines[entry.label])]
     first = ["--first-seed", str(seeds[0])] if seeds[0] else []
-    epochs = max(run.config.get("epochs", 1) for run in group.runs) - _forked_at(group)
+    epochs = max(run.config.epochs for run in group.runs) - _forked_at(group)
     return [*contestants, "--seeds", str(len(seeds)), *first, "--epochs", str(epochs)]
 
 
@@ -167,7 +162,7 @@ def _out(each: TaskGroup) -> list[str]:
     folders = {
         str(run.folder.parent.parent)
         for run in each.runs
-        if run.folder.name.endswith(f"-s{run.seed}-{str(run.config.get('key'))[:8]}")
+        if run.folder.name.endswith(f"-s{run.seed}-{run.config.key[:8]}")
     }
     return ["--out", folders.pop()] if len(folders) == 1 else []
 
@@ -177,8 +172,7 @@ def _shared(each: TaskGroup, lines: dict[str, str], option: str, usual: float | 
     values = {
         entry.label: value
         for entry in each.contestants
-        if f"{option}=" not in lines[entry.label]
-        and (value := (entry.optimizer.get("kwargs") or {}).get(option)) is not None
+        if f"{option}=" not in lines[entry.label] and (value := entry.optimizer.options.get(option)) is not None
     }
     if len(set(values.values())) == 1:
         (value,) = set(values.values())

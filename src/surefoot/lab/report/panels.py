@@ -61,7 +61,7 @@ def _sweep(contestants: list[tuple[float, ContestantRuns]], metric: str, series:
         text.append(f"{contestant.label}\n{plus_minus(final.mean, final.std)} (n={final.n}{lost})")
     first = contestants[0][1]
     return Line(
-        str(first.optimizer.get("class", first.label)).rpartition(".")[2].rpartition(":")[2],
+        (first.optimizer.class_path or first.label).rpartition(".")[2].rpartition(":")[2],
         [value for value, _, _ in points],
         [final.mean for _, _, final in points],
         series[first.label],

@@ -24,6 +24,7 @@ from typing import Any, Literal, Protocol, Self
 from surefoot._extras import require
 from surefoot.lab.run.memory import keep_freed_memory
 from surefoot.lab.run.runner import run
+from surefoot.lab.spec.config import RunConfig
 from surefoot.lab.spec.contestant import Contestant
 from surefoot.lab.spec.task import Task, TaskError, find_task
 from surefoot.lab.spec.task_code import task_code, task_identity
@@ -72,7 +73,7 @@ class RunJob:
     """
 
     index: int
-    config: dict[str, Any]
+    config: RunConfig
     folder: Path
     source: TaskSource
     contestant: Contestant

@@ -57,7 +57,7 @@ class Progress:
     def epochs(self, index: int) -> int:
         """How many epochs a request has."""
         request = self.requests[index]
-        return int(request.config["epochs"]) - first_epoch(request)
+        return request.config.epochs - first_epoch(request)
 
     @property
     def total(self) -> int:
@@ -72,7 +72,7 @@ class Progress:
 
     def name(self, index: int) -> str:
         config = self.requests[index].config
-        return f"{config['optimizer']['label']}, seed {config['seed']}"
+        return f"{config.optimizer.label}, seed {config.seed}"
 
 
 class PlainLines(Progress):
@@ -171,7 +171,7 @@ def make_progress(requests: Sequence[RunJob], *, show: bool = True) -> Progress:
 
 def first_epoch(request: RunJob) -> int:
     """The epoch a run starts from: 0, or where it was forked."""
-    return int((request.config.get("fork") or {}).get("epoch", 0))
+    return request.config.fork.epoch if request.config.fork else 0
 
 
 def losses(row: dict[str, Any] | None) -> str:

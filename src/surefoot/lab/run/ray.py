@@ -19,6 +19,7 @@ from typing import Any, Self
 from surefoot._extras import require
 from surefoot.lab.run.memory import keep_freed_memory
 from surefoot.lab.run.pool import SENT, Event, MakePool, OnEvent, Outcome, RunJob, TaskSource, execute
+from surefoot.lab.spec.config import RunConfig
 from surefoot.lab.store import StoreError, last_epoch, read_metrics
 
 #: How often the metrics files of running runs are read, in seconds.
@@ -175,15 +176,17 @@ class _RunningJob:
             return []
 
 
-def needs(config: dict[str, Any], cpus: float | None = None, gpus: float | None = None) -> dict[str, float]:
+def needs(config: RunConfig, cpus: float | None = None, gpus: float | None = None) -> dict[str, float]:
     """What a run asks of its node.
 
-    >>> needs({"threads": 2, "device": "cpu"}), needs({"threads": 1, "device": "cuda"}, gpus=0.5)
+    >>> from surefoot.lab.spec.config import OptimizerConfig, RunConfig, TaskConfig
+    >>> config = RunConfig(TaskConfig("toy"), OptimizerConfig("Adam"), seed=0, epochs=1, threads=2)
+    >>> needs(config), needs(replace(config, threads=1, device="cuda"), gpus=0.5)
     ({'num_cpus': 2, 'num_gpus': 0}, {'num_cpus': 1, 'num_gpus': 0.5})
     """
-    on_gpu = str(config.get("device", "cpu")).startswith("cuda")
+    on_gpu = config.device.startswith("cuda")
     return {
-        "num_cpus": config["threads"] if cpus is None else cpus,
+        "num_cpus": config.threads if cpus is None else cpus,
         "num_gpus": (1 if on_gpu else 0) if gpus is None else gpus,
     }
 

@@ -8,12 +8,14 @@ import time
 import traceback
 import zipfile
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from surefoot.lab.run.trainer import Trainer, lists_to_tuples, pinned_arithmetic
+from surefoot.lab.spec.config import ForkConfig, RunConfig
 from surefoot.lab.spec.contestant import Contestant, accepted_options
 from surefoot.lab.spec.user_code import FAULTS
 from surefoot.lab.store import (
@@ -41,7 +43,7 @@ OnEpoch = Callable[[dict[str, Any]], None]
 
 
 def run(
-    config: Mapping[str, Any],
+    config: RunConfig,
     task: Task,
     folder: Path,
     on_epoch: OnEpoch | None = None,
@@ -54,7 +56,7 @@ def run(
     """Compute a run, or what is missing of it, and return it.
 
     Args:
-        config: What `make_config` made.
+        config: What `RunConfig.plan` made.
         folder: The run's folder; created when needed.
         on_epoch: Called with the row of every epoch, as it is recorded.
         contestant: The optimizer; built from the configuration when not given.
@@ -70,9 +72,9 @@ def run(
         _claim(folder, config)
         log = MetricsLog(folder / "metrics.jsonl")
         try:
-            with pinned_arithmetic(config["threads"]):
+            with pinned_arithmetic(config.threads):
                 contestant = contestant or contestant_of(config)
-                contestant.check_code(config["optimizer"]["code"])
+                contestant.check_code(config.optimizer.code)
                 trainer = Trainer(config, task, contestant)
                 done = _restore(trainer, folder, config, log, start)
                 _compute(trainer, folder, config, log, done, on_epoch, jobs)
@@ -86,51 +88,50 @@ def run(
     return read_run(folder)
 
 
-def contestant_of(config: Mapping[str, Any]) -> Contestant:
+def contestant_of(config: RunConfig) -> Contestant:
     """The contestant that a configuration describes."""
-    optimizer = config["optimizer"]
-    options = {name: lists_to_tuples(value) for name, value in optimizer["kwargs"].items()}
-    return Contestant(
-        optimizer["label"], optimizer["class"], options, spec=optimizer["spec"], schedule=optimizer.get("schedule")
-    )
+    optimizer = config.optimizer
+    options = {name: lists_to_tuples(value) for name, value in optimizer.options.items()}
+    return Contestant(optimizer.label, optimizer.class_path, options, spec=optimizer.spec, schedule=optimizer.schedule)
 
 
-def is_done(folder: Path, config: Mapping[str, Any]) -> bool:
+def is_done(folder: Path, config: RunConfig) -> bool:
     """Whether a folder holds this run to its end, or to its divergence."""
     if not (folder / "config.json").exists():
         return False
     found = read_run(folder)
     _check_key(folder, found.config, config)
-    return found.diverged or last_epoch(found.epochs) >= config["epochs"]
+    return found.diverged or last_epoch(found.epochs) >= config.epochs
 
 
-def _check_key(folder: Path, found: Mapping[str, Any], config: Mapping[str, Any]) -> None:
-    if found.get("key") != config["key"]:
+def _check_key(folder: Path, found: RunConfig, config: RunConfig) -> None:
+    if found.key != config.key:
         raise StoreError(
-            f"{folder} holds another run than its name says (key {str(found.get('key'))[:12]}, expected "
-            f"{config['key'][:12]}); move it away or choose another --out folder"
+            f"{folder} holds another run than its name says (key {found.key[:12]}, expected "
+            f"{config.key[:12]}); move it away or choose another --out folder"
         )
 
 
-def _claim(folder: Path, config: Mapping[str, Any]) -> None:
+def _claim(folder: Path, config: RunConfig) -> None:
     """Write the configuration of a new run; of a known one only a larger number of epochs and another machine."""
     if (folder / "config.json").exists():
         found = read_config(folder)
-        stored, here = found["provenance"], config["provenance"]
-        moved = any(stored.get(name) != here[name] for name in ("torch", "surefoot", "cpu"))
-        if moved and all(other.get("time") != here["time"] for other in stored.get("resumed", [])):
-            found["provenance"] = {**stored, "resumed": [*stored.get("resumed", []), here]}
-        if moved or found["epochs"] < config["epochs"]:
-            write_config(folder, {**found, "epochs": max(found["epochs"], config["epochs"])})
+        claimed = replace(
+            found,
+            epochs=max(found.epochs, config.epochs),
+            provenance=found.provenance.with_resumed(config.provenance),
+        )
+        if claimed != found:
+            write_config(folder, claimed)
     else:
         write_config(folder, config)
     (folder / "error.txt").unlink(missing_ok=True)
 
 
-def _restore(trainer: Trainer, folder: Path, config: Mapping[str, Any], log: MetricsLog, start: Path | None) -> int:
+def _restore(trainer: Trainer, folder: Path, config: RunConfig, log: MetricsLog, start: Path | None) -> int:
     """Bring the trainer to the last checkpoint, or to the run's start; returns the epochs done there."""
-    first = (config.get("fork") or {}).get("epoch", 0)
-    saved = load_checkpoint(folder / "checkpoint.pt", config["key"])
+    first = config.fork.epoch if config.fork else 0
+    saved = load_checkpoint(folder / "checkpoint.pt", config.key)
     recorded = max(last_epoch(log.rows), first)
     # A checkpoint further ahead of the metrics (someone deleted lines) would leave a hole: train from the start.
     if saved is not None and saved["epoch"] <= recorded + 1:
@@ -138,15 +139,15 @@ def _restore(trainer: Trainer, folder: Path, config: Mapping[str, Any], log: Met
         if saved["epoch"] > recorded:
             log.append(saved["row"])
         return int(saved["epoch"])
-    if start is not None:
-        load_start(trainer, start, config)
-    return int(first)
+    if start is not None and config.fork is not None:
+        load_start(trainer, start, config.fork)
+    return first
 
 
 def _compute(
     trainer: Trainer,
     folder: Path,
-    config: Mapping[str, Any],
+    config: RunConfig,
     log: MetricsLog,
     done: int,
     on_epoch: OnEpoch | None,
@@ -155,15 +156,15 @@ def _compute(
     path = folder / "checkpoint.pt"
     possible = True
     saved_at, pause = time.monotonic(), CHECKPOINT_SECONDS
-    for epoch in range(done + 1, config["epochs"] + 1):
+    for epoch in range(done + 1, config.epochs + 1):
         row = {**trainer.run_epoch(epoch), "jobs": jobs}
         recorded = _recorded(log, row)
         row = recorded or row
-        due = epoch == config["epochs"] or time.monotonic() - saved_at >= pause
+        due = epoch == config.epochs or time.monotonic() - saved_at >= pause
         if due and possible and not row["diverged"]:
             began = time.monotonic()
             log.sync()
-            content = {"key": config["key"], "epoch": epoch, "row": row, **trainer.state()}
+            content = {"key": config.key, "epoch": epoch, "row": row, **trainer.state()}
             possible = save_checkpoint(path, content)
             saved_at = time.monotonic()
             pause = max(CHECKPOINT_SECONDS, (saved_at - began) / CHECKPOINT_SHARE)
@@ -190,13 +191,13 @@ def without_timing(row: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in row.items() if name not in ("seconds", "jobs")}
 
 
-def load_start(trainer: Trainer, path: Path, config: Mapping[str, Any]) -> None:
+def load_start(trainer: Trainer, path: Path, begin: ForkConfig) -> None:
     """Put a trainer where its run forks: the baseline's weights and, where kept, the optimizer's state."""
-    saved = load_checkpoint(path, config["fork"]["base"])
+    saved = load_checkpoint(path, begin.base)
     if saved is None:
         raise StoreError(f"{path}, the start of this fork, is missing; run the same fork command again to make it")
     trainer.model.load_state_dict(saved["model"])
-    if config["fork"]["state"] == "kept":
+    if begin.state == "kept":
         state = saved["optimizer"]
         options = accepted_options(type(trainer.optimizer))
         # Options (lr, eta, ...) stay those of this run; the optimizer's state is the baseline's.

@@ -22,6 +22,7 @@ from torch import Tensor
 from surefoot.lab.spec.contestant import Contestant
 
 if TYPE_CHECKING:
+    from surefoot.lab.spec.config import RunConfig
     from surefoot.lab.spec.task import Task
 
 #: A loss beyond this has diverged: squares of it overflow single precision in the next steps anyway.
@@ -33,13 +34,13 @@ _VALID_CACHE_BYTES = 256 * 2**20
 class Trainer:
     """Trains a contestant on a task from the weights that its seed draws."""
 
-    def __init__(self, config: Mapping[str, Any], task: Task, contestant: Contestant) -> None:
-        self.task, self.seed, self.epochs = task, int(config["seed"]), int(config["epochs"])
-        self.device = torch.device(config.get("device", "cpu"))
+    def __init__(self, config: RunConfig, task: Task, contestant: Contestant) -> None:
+        self.task, self.seed, self.epochs = task, config.seed, config.epochs
+        self.device = torch.device(config.device)
         torch.manual_seed(self.seed)
         self.model = task.fresh_model().to(self.device)
         self.params = [p for p in self.model.parameters() if p.requires_grad]
-        options = {name: lists_to_tuples(value) for name, value in config["optimizer"]["kwargs"].items()}
+        options = {name: lists_to_tuples(value) for name, value in config.optimizer.options.items()}
         options.update(contestant.kwargs)  # values that JSON cannot hold, such as functions
         self.optimizer = contestant.build(self.params, seed=self.seed, **options)
         self.schedule = contestant.schedule

@@ -1,136 +1,442 @@
-"""What a run is: its full configuration, and the key that names it by content."""
+"""What a run is: its whole configuration, the key that names it by content, and its folder."""
 
 from __future__ import annotations
 
+import datetime
 import hashlib
 import json
+import platform
 import re
+import subprocess
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from enum import StrEnum
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import surefoot
-from surefoot.lab.analyse.groups import as_floats
 from surefoot.lab.spec.code import RECORDED_AS, code_digest
-from surefoot.lab.spec.contestant import Contestant
-from surefoot.lab.spec.provenance import provenance
 from surefoot.lab.spec.task_code import task_code
-from surefoot.lab.store import FORMAT
 
 if TYPE_CHECKING:
+    from surefoot.lab.spec.contestant import Contestant
     from surefoot.lab.spec.task import Task
 
+#: Raised whenever the layout of a run folder changes.
+FORMAT = 1
 
-def make_config(
-    task: Task,
-    contestant: Contestant,
-    *,
-    seed: int,
-    epochs: int,
-    threads: int = 1,
-    device: str = "cpu",
-    purpose: str = "report",
-    defaults: Mapping[str, Any] | None = None,
-    position: int = 0,
-    fork: Mapping[str, Any] | None = None,
-    code: str | None = None,
-    spec: str = "",
-) -> dict[str, Any]:
-    """The configuration of one run, as `config.json` records it.
+Json = Mapping[str, Any]
+
+
+class ConfigError(ValueError):
+    """A recorded configuration with a wrong or missing entry; the message names the entry."""
+
+
+class Purpose(StrEnum):
+    """What a run is for. The texts are part of run keys."""
+
+    RESULT = "report"  # to be compared and reported
+    TUNING = "tune"  # to choose a setting
+    BASE = "base"  # to be forked from
+
+
+class _Dictionary:
+    """Access by the names in `config.json`, until every reader uses attributes."""
+
+    def to_json(self) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def __getitem__(self, name: str) -> Any:
+        name = {"class": "class_path", "kwargs": "options"}.get(name, name)
+        if name not in self.__dataclass_fields__:  # type: ignore[attr-defined]
+            raise KeyError(name)
+        return getattr(self, name)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            return default
+
+    def keys(self) -> list[str]:
+        return list(self.to_json())
+
+    def items(self) -> list[tuple[str, Any]]:
+        return list(self.to_json().items())
+
+
+@dataclass(frozen=True)
+class TaskConfig(_Dictionary):
+    """The task of a run.
 
     Args:
-        defaults: Options given to every optimizer that accepts them, such as lr and weight_decay.
-        purpose: "report" for runs to be compared, "tune" for runs that chose a setting.
-        position: Place of the contestant in the comparison; the first is the baseline.
-        fork: Where the run starts when not at the beginning: {"base": key, "epoch": 5, "state": "fresh"}.
-        code: `task_code` of the task, where it is known already.
-        spec: Where a command finds the task, when its name does not say it.
+        data: Digest of the data.
+        settings: Options of the task, such as dropout and subset.
+        code: Fingerprint of the user's functions; empty for a built-in task.
+        higher_is_better: For each metric whether larger values are better.
+        spec: How a command names the task, if not by `name`.
     """
-    options = contestant.resolve(**(defaults or {}))
-    config: dict[str, Any] = {
-        "format": FORMAT,
-        "key": "",
-        "task": {
-            "name": task.name,
-            "batch_size": task.batch_size,
-            "data": task.digest,
-            # A fork at another epoch is another race, so it is another task to every table.
-            "settings": {**_plain(task.settings), **({"fork_at": fork["epoch"]} if fork else {})},
-            "code": task_code(task) if code is None else code,
-            "higher_is_better": dict(task.higher_is_better),
-            **({"spec": spec} if spec else {}),
-        },
-        "optimizer": {
-            "label": contestant.label,
-            "spec": contestant.spec,
-            "class": RECORDED_AS.get(contestant.class_path, contestant.class_path),
-            "kwargs": _plain(options),
-            "schedule": contestant.schedule,
-            "code": contestant.code(),
-            "position": position,
-        },
-        "seed": seed,
-        "epochs": epochs,
-        "threads": threads,
-        "device": device,
-        "purpose": purpose,
-        "fork": _plain(fork),
-        "numerics": surefoot.NUMERICS,
-        "provenance": provenance(),
-    }
-    config["key"] = run_key(config)
-    return config
+
+    name: str
+    batch_size: int = 0
+    data: str = ""
+    settings: Json = field(default_factory=dict)
+    code: str = ""
+    higher_is_better: Mapping[str, bool] = field(default_factory=dict)
+    spec: str = ""
+
+    @classmethod
+    def from_json(cls, data: Json) -> Self:
+        entry = _Entries(data, "task")
+        return cls(
+            name=entry.read("name", str),
+            batch_size=entry.read("batch_size", int, 0),
+            data=entry.read("data", str, ""),
+            settings=entry.read("settings", dict, {}),
+            code=entry.read("code", str, ""),
+            higher_is_better=entry.read("higher_is_better", dict, {}),
+            spec=entry.read("spec", str, ""),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        data = asdict(self)
+        if not self.spec:
+            del data["spec"]
+        return data
 
 
-def identity(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of a configuration that decides a run's numbers, and so its key.
+@dataclass(frozen=True)
+class OptimizerConfig(_Dictionary):
+    """The optimizer of a run: one contestant.
 
-    The number of epochs is not in it, unless a schedule depends on it: a longer run extends a shorter one.
+    Args:
+        class_path: Where its class is found; "class" in `config.json`.
+        options: What the class is called with; "kwargs" in `config.json`.
+        code: Fingerprint of the class; empty for classes of torch and surefoot.
+        position: Place in the comparison; the first is the baseline.
     """
-    task, optimizer = config["task"], config["optimizer"]
-    scheduled = optimizer.get("schedule") is not None or config["purpose"] == "base"
-    return {
-        "task": {name: task.get(name) for name in ("name", "batch_size", "data", "settings", "code")},
-        "optimizer": {
-            "class": optimizer["class"],
-            "kwargs": as_floats(optimizer["kwargs"]),
-            "schedule": optimizer.get("schedule"),
-            "code": optimizer.get("code"),
-        },
-        "seed": config["seed"],
-        "threads": config["threads"],
-        "device": config.get("device", "cpu"),
-        "purpose": config["purpose"],
-        "fork": _start(config.get("fork")),
-        "epochs": config["epochs"] if scheduled else None,
-        "numerics": config["numerics"],
-    }
+
+    label: str
+    spec: str = ""
+    class_path: str = ""
+    options: Json = field(default_factory=dict)
+    schedule: str | None = None
+    code: str = ""
+    position: int = 0
+
+    @classmethod
+    def from_json(cls, data: Json) -> Self:
+        entry = _Entries(data, "optimizer")
+        return cls(
+            label=entry.read("label", str),
+            spec=entry.read("spec", str, ""),
+            class_path=entry.read("class", str, ""),
+            options=entry.read("kwargs", dict, {}),
+            schedule=entry.read("schedule", str | None, None),
+            code=entry.read("code", str, ""),
+            position=entry.read("position", int, 0),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        names = {"class_path": "class", "options": "kwargs"}
+        return {names.get(name, name): value for name, value in asdict(self).items()}
 
 
-def _start(fork: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Where a fork begins, but for its family: the base's key says that, for this seed."""
-    return None if fork is None else {name: value for name, value in fork.items() if name != "family"}
+@dataclass(frozen=True)
+class ForkConfig(_Dictionary):
+    """Where a run starts if not at the beginning.
+
+    Args:
+        base: Key of the run that it continues.
+        label: Label of that run's optimizer.
+        epoch: The epoch after which it continues.
+        state: "kept" if the optimizer continues with the base's state, else "fresh".
+        family: Key shared by all seeds of this fork.
+    """
+
+    base: str
+    label: str
+    epoch: int
+    state: str
+    family: str = ""
+
+    @classmethod
+    def from_json(cls, data: Json) -> Self:
+        entry = _Entries(data, "fork")
+        return cls(
+            base=entry.read("base", str, ""),
+            label=entry.read("label", str, ""),
+            epoch=entry.read("epoch", int),
+            state=entry.read("state", str, "fresh"),
+            family=entry.read("family", str, ""),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
 
 
-def run_key(config: Mapping[str, Any]) -> str:
-    """SHA-256 of the canonical JSON of what decides a run's numbers."""
-    text = json.dumps(identity(config), sort_keys=True, separators=(",", ":"), allow_nan=False)
+@dataclass(frozen=True)
+class Provenance(_Dictionary):
+    """Where and when a run was computed. It decides no number, so it is not in the key.
+
+    >>> list(Provenance.here().to_json())
+    ['surefoot', 'torch', 'python', 'platform', 'cpu', 'commit', 'time']
+    """
+
+    surefoot: str = ""
+    torch: str = ""
+    python: str = ""
+    platform: str = ""
+    cpu: str = ""
+    commit: str | None = None
+    time: str = ""
+    resumed: tuple[Provenance, ...] = ()
+
+    @classmethod
+    def here(cls) -> Provenance:
+        """Versions, commit and hardware of this process, and the time."""
+        return replace(_this_machine(), time=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"))
+
+    @classmethod
+    def from_json(cls, data: Json) -> Self:
+        entry = _Entries(data, "provenance")
+        names = ("surefoot", "torch", "python", "platform", "cpu", "time")
+        return cls(
+            **{name: entry.read(name, str, "") for name in names},
+            commit=entry.read("commit", str | None, None),
+            resumed=tuple(map(Provenance.from_json, entry.read("resumed", list, []))),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        data = asdict(self)
+        del data["resumed"]
+        return {**data, "resumed": [where.to_json() for where in self.resumed]} if self.resumed else data
+
+    def with_resumed(self, here: Provenance) -> Provenance:
+        """The same, with the machine and the versions that continued the run where these differ."""
+        same = (self.torch, self.surefoot, self.cpu) == (here.torch, here.surefoot, here.cpu)
+        if same or any(other.time == here.time for other in self.resumed):
+            return self
+        return replace(self, resumed=(*self.resumed, here))
+
+
+@dataclass(frozen=True)
+class RunConfig(_Dictionary):
+    """Everything that decides a run, and the key that names it.
+
+    `plan` makes one and computes its key; `from_json` reads a recorded one and takes the key as it was recorded.
+    """
+
+    task: TaskConfig
+    optimizer: OptimizerConfig
+    seed: int
+    epochs: int
+    threads: int = 1
+    device: str = "cpu"
+    purpose: Purpose = Purpose.RESULT
+    fork: ForkConfig | None = None
+    numerics: int = 0
+    provenance: Provenance = field(default_factory=Provenance)
+    key: str = ""
+
+    @classmethod
+    def plan(
+        cls,
+        task: Task,
+        contestant: Contestant,
+        *,
+        seed: int,
+        epochs: int,
+        threads: int = 1,
+        device: str = "cpu",
+        purpose: Purpose | str = Purpose.RESULT,
+        defaults: Mapping[str, Any] | None = None,
+        position: int = 0,
+        fork: ForkConfig | None = None,
+        code: str | None = None,
+        spec: str = "",
+    ) -> RunConfig:
+        """The configuration of one run of a contestant on a task.
+
+        Args:
+            defaults: Options given to every optimizer that accepts them, such as lr and weight_decay.
+            position: Place of the contestant in the comparison; the first is the baseline.
+            fork: Where the run starts, if not at the beginning.
+            code: `task_code` of the task, if it is known already.
+            spec: How a command names the task, if not by its name.
+        """
+        return cls(
+            task=TaskConfig(
+                name=task.name,
+                batch_size=task.batch_size,
+                data=task.digest,
+                # Forks at different epochs are not compared with each other: to every table they are different tasks.
+                settings={**_plain(task.settings), **({"fork_at": fork.epoch} if fork else {})},
+                code=task_code(task) if code is None else code,
+                higher_is_better=dict(task.higher_is_better),
+                spec=spec,
+            ),
+            optimizer=OptimizerConfig(
+                label=contestant.label,
+                spec=contestant.spec,
+                class_path=RECORDED_AS.get(contestant.class_path, contestant.class_path),
+                options=_plain(contestant.resolve(**(defaults or {}))),
+                schedule=contestant.schedule,
+                code=contestant.code(),
+                position=position,
+            ),
+            seed=seed,
+            epochs=epochs,
+            threads=threads,
+            device=device,
+            purpose=Purpose(purpose),
+            fork=fork,
+            numerics=surefoot.NUMERICS,
+            provenance=Provenance.here(),
+        ).with_changes()
+
+    def with_changes(self, **changes: Any) -> RunConfig:
+        """The configuration with some fields changed, and the key that belongs to it."""
+        config = replace(self, **changes)
+        return replace(config, key=_digest(config.identity()))
+
+    def identity(self) -> dict[str, Any]:
+        """The part of a configuration that decides a run's numbers, and so its key.
+
+        The number of epochs is in it only if a schedule depends on it: a longer run extends a shorter one.
+        """
+        task, optimizer, fork = self.task, self.optimizer, self.fork
+        fixed_length = optimizer.schedule is not None or self.purpose == Purpose.BASE
+        return {
+            "task": {
+                "name": task.name,
+                "batch_size": task.batch_size,
+                "data": task.data,
+                "settings": task.settings,
+                "code": task.code,
+            },
+            "optimizer": {
+                "class": optimizer.class_path,
+                "kwargs": as_floats(optimizer.options),
+                "schedule": optimizer.schedule,
+                "code": optimizer.code,
+            },
+            "seed": self.seed,
+            "threads": self.threads,
+            "device": self.device,
+            "purpose": self.purpose.value,
+            # Without its family: for one seed the base's key says the same.
+            "fork": fork and {"base": fork.base, "label": fork.label, "epoch": fork.epoch, "state": fork.state},
+            "epochs": self.epochs if fixed_length else None,
+            "numerics": self.numerics,
+        }
+
+    def key_of_all_seeds(self) -> str:
+        """What the key would be without the seed: the same for the runs of all seeds."""
+        return _digest({**self.identity(), "seed": None})
+
+    def to_json(self) -> dict[str, Any]:
+        """What `config.json` holds."""
+        return {
+            "format": FORMAT,
+            "key": self.key,
+            "task": self.task.to_json(),
+            "optimizer": self.optimizer.to_json(),
+            "seed": self.seed,
+            "epochs": self.epochs,
+            "threads": self.threads,
+            "device": self.device,
+            "purpose": self.purpose.value,
+            "fork": self.fork and self.fork.to_json(),
+            "numerics": self.numerics,
+            "provenance": self.provenance.to_json(),
+        }
+
+    @classmethod
+    def from_json(cls, data: Json) -> RunConfig:
+        """Read what `config.json` holds; what was added after its run was recorded may be missing."""
+        entry = _Entries(data)
+        fork = entry.read("fork", dict | None, None)
+        purpose = entry.read("purpose", str, "report")
+        if purpose not in list(Purpose):
+            raise ConfigError(f"purpose is {purpose!r}")
+        return cls(
+            key=entry.read("key", str),
+            task=TaskConfig.from_json(entry.read("task", dict)),
+            optimizer=OptimizerConfig.from_json(entry.read("optimizer", dict)),
+            seed=entry.read("seed", int),
+            epochs=entry.read("epochs", int),
+            threads=entry.read("threads", int, 1),
+            device=entry.read("device", str, "cpu"),
+            purpose=Purpose(purpose),
+            fork=ForkConfig.from_json(fork) if fork else None,
+            numerics=entry.read("numerics", int, 0),
+            provenance=Provenance.from_json(entry.read("provenance", dict, {})),
+        )
+
+
+def make_config(task: Task, contestant: Contestant, **options: Any) -> RunConfig:
+    return RunConfig.plan(task, contestant, **options)
+
+
+def run_key(config: Any) -> str:
+    return (config if isinstance(config, RunConfig) else RunConfig.from_json(config)).with_changes().key
+
+
+_REQUIRED = object()
+
+
+class _Entries:
+    """Reads the entries of one JSON object; an error names the entry."""
+
+    def __init__(self, data: Json, place: str = "") -> None:
+        self.data = data
+        self.prefix = f"{place}." if place else ""
+
+    def read(self, name: str, kind: Any, default: Any = _REQUIRED) -> Any:
+        if name not in self.data:
+            if default is _REQUIRED:
+                raise ConfigError(f"{self.prefix}{name} is missing")
+            return default
+        value = self.data[name]
+        if not isinstance(value, kind) or isinstance(value, bool):
+            raise ConfigError(f"{self.prefix}{name} is {value!r}")
+        return value
+
+
+def as_floats(value: Any) -> Any:
+    """Whole numbers as floats, so that lr=1 and lr=1.0 are the same.
+
+    >>> as_floats({"lr": 1, "betas": [0, 0.9], "fused": True})
+    {'lr': 1.0, 'betas': [0.0, 0.9], 'fused': True}
+    """
+    if isinstance(value, Mapping):
+        return {name: as_floats(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [as_floats(item) for item in value]
+    return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def _digest(identity: Json) -> str:
+    """SHA-256 of the canonical JSON."""
+    text = json.dumps(identity, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def folder_of(out: Path, config: Mapping[str, Any]) -> Path:
+def folder_of(out: Path, config: RunConfig) -> Path:
     """The run's folder, `<out>/<task>/<label>-s<seed>-<key8>`; found by its key when the label changed."""
-    parent = out / _slug(config["task"]["name"])
-    ending = f"-s{config['seed']}-{config['key'][:8]}"
-    name = _slug(config["optimizer"]["label"])[:60] + ending
+    parent = out / _slug(config.task.name)
+    ending = f"-s{config.seed}-{config.key[:8]}"
+    name = _slug(config.optimizer.label)[:60] + ending
     if not (parent / name).exists():
-        for found in sorted(parent.glob(f"*{ending}")):
-            return found
+        for renamed in sorted(parent.glob(f"*{ending}")):
+            return renamed
     return parent / name
 
 
 def _slug(text: str) -> str:
-    """A name as a folder's; one that has no such letters, or too many, is told apart by its hash.
+    """A text as the name of a folder; a hash makes it unique if it is too long or has no usable letters.
 
     >>> _slug("Adam lr=0.1"), _slug("数字"), len(_slug("long " * 100))
     ('adam-lr-0.1', 'run-c16ec927', 69)
@@ -157,3 +463,37 @@ def _plain(value: Any) -> Any:
     if " at 0x" in text:
         raise ValueError(f"the option {text} cannot be recorded; give it a repr() that says what it is")
     return text
+
+
+@cache
+def _this_machine() -> Provenance:
+    import torch
+
+    return Provenance(
+        surefoot=surefoot.__version__,
+        torch=torch.__version__,
+        python=platform.python_version(),
+        platform=f"{platform.system()} {platform.machine()}",  # no kernel or host names
+        cpu=_cpu(),
+        commit=_commit(),
+    )
+
+
+def _cpu() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+def _commit() -> str | None:
+    """Commit of the source tree surefoot is imported from; None for an installed package."""
+    root = Path(surefoot.__file__).parents[2]
+    if not (root / ".git").exists():
+        return None
+    command = ["git", "-C", str(root), "rev-parse", "HEAD"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return None

@@ -17,7 +17,7 @@ from surefoot.lab.analyse.verdicts import number
 from surefoot.lab.experiments import Setup, check_device, prepare
 from surefoot.lab.report.tables import metric_name
 from surefoot.lab.run.pool import MakePool
-from surefoot.lab.spec.config import identity
+from surefoot.lab.spec.config import Purpose
 from surefoot.lab.spec.contestant import Contestant, accepted_options
 from surefoot.lab.spec.task import Task
 from surefoot.lab.store import read_runs
@@ -167,7 +167,7 @@ def make_plans(
         rungs = rungs_of(epochs, prune and contestant.schedule is None)
         if prune and contestant.schedule is not None:
             about.append(f"{contestant.label} has a schedule: its trials are not stopped early.")
-        template = setup.config(contestant, setup.seeds[0], epochs, purpose="tune", position=position)
+        template = setup.config(contestant, setup.seeds[0], epochs, purpose=Purpose.TUNING, position=position)
         plan = Plan(
             name="",
             contestant=contestant,
@@ -177,7 +177,7 @@ def make_plans(
             seeds=tuple(setup.seeds),
             rungs=rungs,
             metric=metric,
-            maximize=higher_is_better(metric, template["task"]),
+            maximize=higher_is_better(metric, template.task),
         )
         plans.append(replace(plan, name=_study_name(plan)))
     return tuple(plans), [*notes, *about]
@@ -186,14 +186,14 @@ def make_plans(
 def _study_name(plan: Plan) -> str:
     """A name that says in its hash everything that decides the value of a trial; the budget may grow."""
     what = {
-        "run": {**identity(plan.template), "seed": None},
+        "run": {**plan.template.identity(), "seed": None},
         "space": plan.space.describe(),
         "seeds": plan.seeds,
         "rungs": plan.rungs,
         "metric": plan.metric,
     }
     digest = hashlib.sha256(json.dumps(what, sort_keys=True, default=str).encode()).hexdigest()
-    return f"{plan.template['task']['name']} {plan.label} {digest[:12]}"
+    return f"{plan.template.task.name} {plan.label} {digest[:12]}"
 
 
 def _check_metric(setup: Setup, metric: str) -> None:
@@ -206,7 +206,9 @@ def _check_seeds(setup: Setup, out: Path) -> None:
     """Refuse to tune on seeds that results of this task are reported on."""
     if not out.is_dir():
         return
-    reported = {run.seed for run in read_runs(out) if run.task == setup.task.name and run.config["purpose"] == "report"}
+    reported = {
+        run.seed for run in read_runs(out) if run.task == setup.task.name and run.config.purpose == Purpose.RESULT
+    }
     shared = sorted(reported & set(setup.seeds))
     if shared:
         raise ValueError(

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from surefoot.lab.experiments import Setup
 from surefoot.lab.run.pool import Event, MakePool, RunJob, run_all
-from surefoot.lab.spec.config import folder_of, run_key
+from surefoot.lab.spec.config import RunConfig, folder_of
 from surefoot.lab.spec.contestant import Contestant, written
 from surefoot.lab.store import Run, StoreError, last_epoch, read_run
 from surefoot.lab.tune.study import Plan, Studies, Taken
@@ -53,22 +53,11 @@ def with_options(base: Contestant, options: Mapping[str, Any]) -> Contestant:
     return Contestant.create(None, base.given or base.class_path, kwargs, spec=spec)
 
 
-def config_of(plan: Plan, contestant: Contestant, options: Mapping[str, Any], seed: int, epochs: int) -> dict[str, Any]:
+def config_of(plan: Plan, contestant: Contestant, options: Mapping[str, Any], seed: int, epochs: int) -> RunConfig:
     """The configuration of one run of a trial: the plan's, with the options that are tried."""
-    optimizer = plan.template["optimizer"]
-    config = {
-        **plan.template,
-        "optimizer": {
-            **optimizer,
-            "label": contestant.label,
-            "spec": contestant.spec,
-            "kwargs": {**optimizer["kwargs"], **options},
-        },
-        "seed": seed,
-        "epochs": epochs,
-    }
-    config["key"] = run_key(config)
-    return config
+    planned = plan.template.optimizer
+    optimizer = replace(planned, label=contestant.label, spec=contestant.spec, options={**planned.options, **options})
+    return plan.template.with_changes(optimizer=optimizer, seed=seed, epochs=epochs)
 
 
 @dataclass

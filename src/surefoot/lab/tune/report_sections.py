@@ -42,7 +42,7 @@ def write_tuning_report(tuning: Tuning, path: Path, command: str = "") -> Path:
     )
     return write_page(
         path,
-        f"Tuning on {plan.template['task']['name']}",
+        f"Tuning on {plan.template.task.name}",
         tuning_sections(tuning, command),
         subtitle=subtitle,
         footer=f"Written by surefoot {__version__} on {today}. One file, no network: keep it, mail it, print it.",

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import hashlib
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from surefoot._extras import require
+from surefoot.lab.spec.config import RunConfig
 from surefoot.lab.spec.contestant import Contestant
 from surefoot.lab.tune.locks import FileLocks, Locks, PostgresLocks
 from surefoot.lab.tune.space import Space
@@ -43,7 +44,7 @@ class Plan:
 
     name: str
     contestant: Contestant
-    template: Mapping[str, Any]
+    template: RunConfig
     space: Space
     budget: int
     seeds: tuple[int, ...]
