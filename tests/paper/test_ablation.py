@@ -29,7 +29,7 @@ from surefoot.paper.ablation import (
     rates_run,
 )
 from surefoot.paper.command import paper
-from surefoot.paper.pictures import across_rates, taken_apart
+from surefoot.paper.figures import across_rates, variants_over_epochs
 from surefoot.paper.published import Configuration
 from surefoot.paper.steps import ratios
 from surefoot.paper.tables import ablation_text, answers, rates_table
@@ -261,12 +261,12 @@ def test_the_picture_is_of_the_length_that_most_pieces_have(paper_run: MakeRun) 
     names = list(pieces(MLP))[:6]
     runs = [piece_run(paper_run, MLP, pieces(MLP)[name], 0, epochs=12) for name in names]
     ahead = [piece_run(paper_run, MLP, pieces(MLP)[name], 1, epochs=17) for name in names[:4]]  # on their way to 45
-    picture = taken_apart([*runs, *ahead], MLP)
+    picture = variants_over_epochs([*runs, *ahead], MLP)
     assert picture is not None
     assert "12 epochs" in picture.title
     assert len(picture.rows[0][0].lines) == 6
     fifth = piece_run(paper_run, MLP, pieces(MLP)[names[4]], 1, epochs=17)  # all but one: a piece that was given up
-    longer = taken_apart([*runs, *ahead, fifth], MLP)
+    longer = variants_over_epochs([*runs, *ahead, fifth], MLP)
     assert longer is not None
     assert "17 epochs" in longer.title
     assert len(longer.rows[0][0].lines) == 5

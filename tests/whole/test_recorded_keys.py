@@ -19,6 +19,7 @@ import torch
 
 from surefoot.lab import compare
 from surefoot.lab.run.pool import InProcess, Outcome, RunJob
+from surefoot.lab.spec.config import RunConfig
 
 ARCHIVE = Path(__file__).parents[2] / "results" / "paper" / "runs.jsonl"
 Json = dict[str, Any]
@@ -34,7 +35,7 @@ def first_module(*names: str) -> Any:
 
 def key_of(config: Mapping[str, Any]) -> str:
     """The key that the code gives to a recorded configuration."""
-    return first_module("surefoot.lab.spec.config", "surefoot.lab.config").run_key(config)
+    return RunConfig.from_json(config).with_changes().key
 
 
 def load_data() -> Callable[..., Any]:
@@ -48,7 +49,7 @@ def planned(task: str, spec: str, out: Path, seeds: Sequence[int], **options: An
 
     class Keep(InProcess):
         def submit(self, job: RunJob) -> Future[Outcome]:
-            configs[job.config["seed"]] = job.config
+            configs[job.config.seed] = job.config.to_json()
             future = Future[Outcome]()
             future.set_result(Outcome("done"))
             return future

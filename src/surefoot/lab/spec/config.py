@@ -41,33 +41,8 @@ class Purpose(StrEnum):
     BASE = "base"  # to be forked from
 
 
-class _Dictionary:
-    """Access by the names in `config.json`, until every reader uses attributes."""
-
-    def to_json(self) -> dict[str, Any]:
-        raise NotImplementedError
-
-    def __getitem__(self, name: str) -> Any:
-        name = {"class": "class_path", "kwargs": "options"}.get(name, name)
-        if name not in self.__dataclass_fields__:  # type: ignore[attr-defined]
-            raise KeyError(name)
-        return getattr(self, name)
-
-    def get(self, name: str, default: Any = None) -> Any:
-        try:
-            return self[name]
-        except KeyError:
-            return default
-
-    def keys(self) -> list[str]:
-        return list(self.to_json())
-
-    def items(self) -> list[tuple[str, Any]]:
-        return list(self.to_json().items())
-
-
 @dataclass(frozen=True)
-class TaskConfig(_Dictionary):
+class TaskConfig:
     """The task of a run.
 
     Args:
@@ -107,7 +82,7 @@ class TaskConfig(_Dictionary):
 
 
 @dataclass(frozen=True)
-class OptimizerConfig(_Dictionary):
+class OptimizerConfig:
     """The optimizer of a run: one contestant.
 
     Args:
@@ -144,7 +119,7 @@ class OptimizerConfig(_Dictionary):
 
 
 @dataclass(frozen=True)
-class ForkConfig(_Dictionary):
+class ForkConfig:
     """Where a run starts if not at the beginning.
 
     Args:
@@ -177,7 +152,7 @@ class ForkConfig(_Dictionary):
 
 
 @dataclass(frozen=True)
-class Provenance(_Dictionary):
+class Provenance:
     """Where and when a run was computed. It decides no number, so it is not in the key.
 
     >>> list(Provenance.here().to_json())
@@ -222,7 +197,7 @@ class Provenance(_Dictionary):
 
 
 @dataclass(frozen=True)
-class RunConfig(_Dictionary):
+class RunConfig:
     """Everything that decides a run, and the key that names it.
 
     `plan` makes one and computes its key; `from_json` reads a recorded one and takes the key as it was recorded.
@@ -374,14 +349,6 @@ class RunConfig(_Dictionary):
             numerics=entry.read("numerics", int, 0),
             provenance=Provenance.from_json(entry.read("provenance", dict, {})),
         )
-
-
-def make_config(task: Task, contestant: Contestant, **options: Any) -> RunConfig:
-    return RunConfig.plan(task, contestant, **options)
-
-
-def run_key(config: Any) -> str:
-    return (config if isinstance(config, RunConfig) else RunConfig.from_json(config)).with_changes().key
 
 
 _REQUIRED = object()
