@@ -157,7 +157,7 @@ def test_the_same_from_the_archive_alone(lr_runs: list[Run], stored: Stored, tmp
     }  # fmt: skip
     texts = {path: path.read_bytes() for path in written if path.suffix != ".html"}
     page = (to / "replication.html").read_text()
-    assert "The paper&#x27;s claims" in page
+    assert "The paper&#39;s claims" in page
     assert "Not drawn, for want of runs" in page
     export(to)
     assert {path: path.read_bytes() for path in texts} == texts

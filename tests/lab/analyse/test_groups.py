@@ -14,7 +14,7 @@ import torch
 from surefoot.lab import Results, compare, fork
 from surefoot.lab.analyse.audit import check
 from surefoot.lab.analyse.groups import TaskGroup, group_runs
-from surefoot.lab.report.origin import _commands, again
+from surefoot.lab.report.origin import commands, group_commands
 from surefoot.lab.spec.contestant import Contestant, parse_all
 from surefoot.lab.spec.task import Task
 from surefoot.lab.store import Run, read_runs
@@ -34,7 +34,7 @@ def test_forks_that_keep_and_forks_that_start_fresh_are_two_contestants(tiny_tas
     [each] = group_runs(read_runs(tmp_path))
     names = ["Adam state=fresh", "Adam state=kept", "AdamW state=fresh", "AdamW state=kept", "SGD"]
     assert labels(each) == {name: [0, 1, 2] for name in names}
-    kept, fresh = map(shlex.split, _commands(each))
+    kept, fresh = map(shlex.split, group_commands(each))
     assert kept[kept.index("--state") + 1] == "keep"
     assert [word for word in kept if word in ("adam", "adamw", "sgd")] == ["adam", "adamw", "sgd"]
     assert "--state" not in fresh
@@ -58,7 +58,7 @@ def test_a_schedule_of_another_length_is_another_contestant(tiny_task: MakeTask,
     assert sorted(labels(each).items()) == [
         ("Adam schedule=cosine epochs=1", [0, 1, 2]), ("Adam schedule=cosine epochs=2", [0]),
     ]  # fmt: skip
-    lengths = {line[line.index("--epochs") + 1] for line in map(shlex.split, _commands(each))}
+    lengths = {line[line.index("--epochs") + 1] for line in map(shlex.split, group_commands(each))}
     assert lengths == {"1", "2"}
 
 
@@ -106,7 +106,7 @@ def test_commands_say_the_very_seeds_subset_and_rates(run: MakeRun) -> None:
         for seed in (0, 2, 5, 6)
     ]
     [each] = group_runs(runs)
-    commands = [shlex.split(line) for line in _commands(each)]
+    commands = [shlex.split(line) for line in group_commands(each)]
     seeds = []
     for words in commands:
         assert [words[words.index(name) + 1] for name in ("--subset", "--subset-seed")] == ["500", "3"]
@@ -139,11 +139,11 @@ def test_commands_name_classes_that_were_given_as_such(tiny_task: MakeTask, tmp_
     given = Contestant.create("my own", torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "schedule": "cosine"})
     options: dict[str, Any] = {"seeds": 1, "epochs": 1, "progress": False}
     found = compare("digits-lr", ["adam", given], out=tmp_path / "one", **options)
-    [command] = _commands(group_runs(found.runs)[0])
+    [command] = group_commands(group_runs(found.runs)[0])
     words = shlex.split(command)
     specs = [after for word, after in itertools.pairwise(words) if word == "-o"]
     assert specs == ["adam", "torch.optim.SGD:lr=0.1,momentum=0.9,schedule=cosine"]
     assert Contestant.parse(specs[1]).kwargs == given.kwargs
-    assert "of your own is named by its file" not in again(group_runs(found.runs))
+    assert "of your own is named by its file" not in commands(group_runs(found.runs))[1]
     local = compare("digits-lr", ["adam", Mine], out=tmp_path / "two", **options)
-    assert "of your own is named by its file" in again(group_runs(local.runs))
+    assert "of your own is named by its file" in commands(group_runs(local.runs))[1]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,12 +12,16 @@ from surefoot.lab.analyse.comparison import summarise
 from surefoot.lab.analyse.groups import group_runs
 from surefoot.lab.report import write_report
 from surefoot.lab.report.figures import curve_data
-from surefoot.lab.report.labels import shortened
-from surefoot.lab.report.origin import again
-from surefoot.lab.report.panels import time_to_target_panel
+from surefoot.lab.report.origin import commands
+from surefoot.lab.report.panels import shortened, time_to_target_panel
 from surefoot.lab.store import Run
 
 METRIC = "valid_loss"
+
+
+def text_of(groups):
+    lines, note = commands(groups)
+    return "\n".join([*lines, note])
 
 
 @pytest.fixture
@@ -61,7 +64,7 @@ def test_what_a_run_did_not_record_is_missing_at_its_own_place(run):
     assert [len(seconds) for seconds in data.entries[0]["seconds"]] == [6, 6, 6]
     (thin,) = curve_data(group_runs([late]), [METRIC], {"Adam": 0}, budget=1)
     assert thin.epochs == [5, 6]
-    assert json.loads(data.json())["epochs"] == data.epochs
+    assert data.to_json()["epochs"] == data.epochs
 
 
 def test_a_fork_says_that_it_is_one(forked, tmp_path):
@@ -90,9 +93,9 @@ def test_a_run_that_ended_early_does_not_move_the_others(run):
 
 def test_the_command_of_a_fork(forked):
     line = "surefoot fork digits-lr --at 2 -o adam -o adams --seeds 2 --epochs 2 --batch-size 128"
-    assert line in again(group_runs(forked()))
-    assert "fork digits-lr --at 2 --state keep -o adam" in again(group_runs(forked(kept=True)))
-    assert "surefoot fork digits-lr --at 0 " in again(group_runs(forked(at=0)))
+    assert line in text_of(group_runs(forked()))
+    assert "fork digits-lr --at 2 --state keep -o adam" in text_of(group_runs(forked(kept=True)))
+    assert "surefoot fork digits-lr --at 0 " in text_of(group_runs(forked(at=0)))
 
 
 def test_the_command_names_the_folder_and_the_file(run):
@@ -101,17 +104,17 @@ def test_the_command_names_the_folder_and_the_file(run):
     def html(**task: Any) -> str:
         key = "abcdef0123456789"
         folder = Path("my runs/odd/adam-s0-abcdef01")
-        return again(group_runs([run("Adam", 0, task={**own, **task}, folder=folder, key=key, device="cuda")]))
+        return text_of(group_runs([run("Adam", 0, task={**own, **task}, folder=folder, key=key, device="cuda")]))
 
-    assert "--device cuda --out &#x27;my runs&#x27;" in html()
+    assert "--device cuda --out 'my runs'" in html()
     assert "surefoot compare odd " in html()
     assert "write that in its place" in html()
     tasks = [{**own, "name": name} for name in ("odd", "mnist-mlp")]
     decayed = [run("Adam", 0, task=task, kwargs={"weight_decay": 1e-4}) for task in tasks]
-    assert ["--weight-decay 0.0001" in again(group_runs([one])) for one in decayed] == [True, False]
+    assert ["--weight-decay 0.0001" in text_of(group_runs([one])) for one in decayed] == [True, False]
     assert "surefoot compare tasks/odd.py:make " in html(spec="tasks/odd.py:make")
     assert "write that in its place" not in html(spec="tasks/odd.py:make")
-    assert "--out" not in again(group_runs([run("Adam", 0)]))  # runs from an archive lie in no such folder
+    assert "--out" not in text_of(group_runs([run("Adam", 0)]))  # runs from an archive lie in no such folder
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,8 @@ import pytest
 
 from surefoot.lab.analyse.audit import Finding
 from surefoot.lab.analyse.groups import group_runs
-from surefoot.lab.report import Section, write_page, write_report
+from surefoot.lab.report import ReportContext, Section, write_page, write_report
+from surefoot.lab.report.context import Text
 from surefoot.lab.report.draw import DASHES, style_of
 from surefoot.lab.report.figures import MOST_SHOWN, Axis, Line, Panel, curve_data
 from surefoot.lab.spec.config import Provenance
@@ -318,13 +319,13 @@ def test_curves_keep_to_their_budget(field):
     series = {"Adam": 0, "AdamS": 1}
     (full,) = curve_data(fields, ["valid_loss"], series)
     assert (full.every, full.epochs) == (1, list(range(1, 101)))
-    assert len(full.json()) < 7.5 * 4 * 2 * 100 * 2 * 1.2
+    assert len(json.dumps(full.to_json())) < 7.5 * 4 * 2 * 100 * 2 * 1.2
     (thin,) = curve_data(fields, ["valid_loss"], series, budget=3_000)
     assert thin.every == 4
     assert thin.epochs[0] == 1
     assert thin.epochs[-1] == 100
-    assert len(thin.json()) < 4_500
-    assert json.loads(thin.json())["entries"][1]["label"] == "AdamS"
+    assert len(json.dumps(thin.to_json())) < 4_500
+    assert thin.to_json()["entries"][1]["label"] == "AdamS"
 
 
 def test_a_report_that_would_be_too_big_is_thinned_and_says_so(field, tmp_path):
@@ -358,31 +359,27 @@ def test_every_state_of_a_comparison_has_a_report(case, run, tmp_path):
 
 
 def test_sections_of_ones_own_stand_before_the_honesty_checks(field, tmp_path):
-    extra = Section(
-        "Scorecard", "Against the paper.", "<p>Twelve of twelve.</p>", [Panel("Score", [Line("score", [1, 2], [1, 2])])]
-    )
+    score = Panel("Score", [Line("score", [1, 2], [1, 2])])
+    extra = Section("Scorecard", "Against the paper.", [Text("Twelve of twelve.")], [score])
     path = write_report(field({"Adam": 0.0, "AdamS": -0.01}), tmp_path / "r.html", "My title", [extra])
     text = path.read_text()
     assert "<title>My title</title>" in text
     order = [text.index(f'id="{anchor}"') for anchor in ("results", "scorecard", "honesty-checks", "provenance")]
     assert order == sorted(order)
-    alone = write_page(tmp_path / "deep" / "page.html", "Forks", [extra], subtitle="Only this.")
+    alone = write_page(tmp_path / "deep" / "page.html", ReportContext("Forks", "Only this.", [extra]))
     assert "Twelve of twelve." in alone.read_text()
     assert sorted(path.name for path in alone.parent.iterdir()) == ["page.html"]
 
 
-def test_the_command_gives_the_runs_again(field, run):
-    from surefoot.lab.report.origin import again
-
+def test_the_command_gives_the_runs_again(run, tmp_path):
     small = {"name": "mnist-mlp batch_size=16", "batch_size": 16, "data": "d", "settings": {"dropout": True}}
     runs = [run("Adam", seed, task=small, kwargs={"lr": 0.01}, epochs=9, threads=2) for seed in (5, 6)]
-    html = again(group_runs(runs))
     expected = (
         "surefoot compare mnist-mlp -o adam --seeds 2 --first-seed 5 --epochs 9 --batch-size 16 --dropout "
         "--lr 0.01 --threads 2"
     )
-    assert expected in html
-    assert "make &lt;this&gt;" in again(group_runs(runs), "make <this>")
+    assert expected in write_report(runs, tmp_path / "report.html").read_text()
+    assert "make &lt;this&gt;" in write_report(runs, tmp_path / "report.html", command="make <this>").read_text()
 
 
 def test_the_page_needs_no_network(field, tmp_path):
@@ -399,7 +396,7 @@ def test_a_place_that_takes_no_file_is_one_sentence(tmp_path):
     (tmp_path / "folder.html").mkdir()
     for path in (tmp_path / "afile" / "r.html", tmp_path / "folder.html"):
         with pytest.raises(OSError, match=rf"^the report {path} cannot be written \(.*\); write it to another place$"):
-            write_page(path, "Nowhere", [])
+            write_page(path, ReportContext("Nowhere"))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["afile", "folder.html"]
 
 
@@ -408,5 +405,5 @@ def test_the_script_parses(tmp_path):
     from surefoot.lab.report import page
 
     script = tmp_path / "report.js"
-    script.write_text(page._asset("ticks.js") + page._asset("report.js"))
+    script.write_text(page.asset("ticks.js") + page.asset("report.js"))
     subprocess.run(["node", "--check", str(script)], check=True)

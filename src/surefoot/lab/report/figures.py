@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -193,9 +192,9 @@ class CurveData:
     every: int = 1
     hidden: list[str] = field(default_factory=list)
 
-    def json(self) -> str:
-        parts = {"entries": self.entries, "epochs": self.epochs, "hidden": self.hidden}
-        return json.dumps(parts, separators=(",", ":"), allow_nan=False)
+    def to_json(self) -> dict[str, Any]:
+        """What report.js draws from."""
+        return {"entries": self.entries, "epochs": self.epochs, "hidden": self.hidden}
 
     def has(self, metric: str) -> bool:
         """Whether any contestant recorded this metric."""

@@ -1,94 +1,30 @@
-"""Where the numbers come from, and the commands that give them again."""
+"""The commands that compute the runs of a report again, reconstructed from their configurations."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
 
 from surefoot.lab.analyse.groups import ContestantRuns, TaskGroup
-from surefoot.lab.report.forks import continued, forked_at, keeps_state, kept
-from surefoot.lab.report.page import escape
+from surefoot.lab.report.forks import fork_start, forked_at, keeps_state
 from surefoot.lab.spec.contestant import written
 from surefoot.lab.spec.task import NAMED, PAPER_WEIGHT_DECAY
-
-if TYPE_CHECKING:
-    from surefoot.lab.store import Run
-
 
 #: In the name of a class or an option that no command can find.
 _NOWHERE = ("__main__:", "<locals>", " at 0x")
 
 
-def origin_tables(fields: Sequence[TaskGroup]) -> str:
-    """Versions, machine and settings; and what every contestant was built with."""
-    runs = [run for each in fields for run in each.runs]
-    facts: list[tuple[str, Callable[[Run], Any]]] = [
-        ("surefoot", lambda run: run.config.provenance.surefoot),
-        ("numerics version", lambda run: run.config.numerics),
-        ("commit", lambda run: run.config.provenance.commit),
-        ("torch", lambda run: run.config.provenance.torch),
-        ("Python", lambda run: run.config.provenance.python),
-        ("platform", lambda run: run.config.provenance.platform),
-        ("processor", lambda run: run.config.provenance.cpu),
-        ("device", lambda run: run.config.device),
-        ("threads per run", lambda run: run.config.threads),
-        ("runs at once", lambda run: max((record.get("jobs") or 1 for record in run.epochs), default=None)),
-        ("batch size", lambda run: run.config.task.batch_size),
-        ("data (sha256)", lambda run: run.config.task.data[:16]),
-        ("computed", lambda run: run.config.provenance.time[:10]),
-    ]
-    lines = "".join(
-        f'<tr><th scope="row">{escape(name)}</th><td>{_join(map(read, runs))}</td></tr>' for name, read in facts
+def commands(groups: Sequence[TaskGroup]) -> tuple[list[str], str]:
+    """The commands, and what to know about them."""
+    unnamed = any(group.task.code and not group.task.spec for group in groups) or any(
+        local in contestant.optimizer.spec for group in groups for contestant in group.contestants for local in _NOWHERE
     )
-    return (
-        f'<div class="pair"><div class="scroll"><table class="facts"><caption>Software, hardware and data</caption>'
-        f"<tbody>{lines}</tbody></table></div>{_options(fields)}</div>"
-    )
+    note = " A task or optimizer of your own is named by its file or import path; write that in its place."
+    return [line for group in groups for line in group_commands(group)], note if unnamed else ""
 
 
-def _options(fields: Sequence[TaskGroup]) -> str:
-    seen: dict[str, str] = {}
-    for each in fields:
-        for entry in each.contestants:
-            options = " ".join(f"{name}={value}" for name, value in entry.optimizer.options.items())
-            if entry.optimizer.schedule:
-                options += f" schedule={entry.optimizer.schedule}"
-            text = f"<code>{escape(entry.optimizer.class_path)}</code> {escape(options)}"
-            seen.setdefault(entry.label, text)
-    lines = "".join(f'<tr><th scope="row">{escape(label)}</th><td>{text}</td></tr>' for label, text in seen.items())
-    return (
-        f'<div class="scroll"><table class="facts"><caption>Contestants as they were built</caption><tbody>{lines}'
-        f"</tbody></table></div>"
-    )
-
-
-def _join(values: Iterable[Any]) -> str:
-    distinct = list(dict.fromkeys(str(value) for value in values if value))
-    shown = ", ".join(escape(value) for value in distinct[:4])
-    return (shown + (f" and {len(distinct) - 4} more" if len(distinct) > 4 else "")) or "–"
-
-
-def again(fields: Sequence[TaskGroup], command: str | None = None) -> str:
-    """The commands that compute these numbers again."""
-    commands = [command] if command else [line for each in fields for line in _commands(each)]
-    own = any(each.task.code and not each.task.spec for each in fields) or any(
-        local in entry.optimizer.spec for each in fields for entry in each.contestants for local in _NOWHERE
-    )
-    note = (
-        " A task or optimizer of your own is named by its file or import path; write that in its place."
-        if own and not command
-        else ""
-    )
-    blocks = "".join(f"<pre><code>{escape(line)}</code></pre>" for line in commands)
-    return (
-        f"{blocks}<p>Runs are named by their full configuration: the same command computes only what is missing, "
-        f"and the same versions, threads and processor give the same numbers, bit for bit.{note}</p>"
-    )
-
-
-def _commands(each: TaskGroup) -> list[str]:
+def group_commands(each: TaskGroup) -> list[str]:
     """One command, unless seeds leave gaps or contestants are told apart by more than a line of the command."""
     task = each.task
     name = task.spec or task.name.split(" ")[0]
@@ -113,9 +49,9 @@ def _commands(each: TaskGroup) -> list[str]:
 
 
 def _start(group: TaskGroup, name: str) -> list[str]:
-    if not continued(group):
+    if not fork_start(group):
         return ["surefoot", "compare", name]
-    state = ["--state", "keep"] if keeps_state(group) else []
+    state = ["--state", "keep"] if any(map(keeps_state, group.contestants)) else []
     return ["surefoot", "fork", name, "--at", str(_forked_at(group)), *state]
 
 
@@ -133,7 +69,7 @@ def _forked_at(group: TaskGroup) -> int:
 def _groups(each: TaskGroup, lines: Mapping[str, str]) -> list[TaskGroup]:
     """The contestants in groups that do not name one twice: other lengths of a schedule, other states after a fork."""
     groups: list[dict[str, ContestantRuns]] = []
-    for entry in sorted(each.contestants, key=lambda one: not kept(one)):
+    for entry in sorted(each.contestants, key=lambda contestant: not keeps_state(contestant)):
         line = lines[entry.label]
         place = next((group for group in groups if line not in group), None)
         if place is None:

@@ -1,73 +1,52 @@
-"""A page: sections of HTML and figures, put into one file that needs nothing else."""
+"""Renders a page into one HTML file that needs nothing else, and writes it."""
 
 from __future__ import annotations
 
-import html
-import json
+import datetime
 import os
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from surefoot._extras import require
+from surefoot.lab.report.context import ReportContext, Section
 from surefoot.lab.report.draw import DASHES, PALETTE, plotly, style_of
 from surefoot.lab.report.figures import CurveData, CurvePanel, Panel
+from surefoot.version import __version__
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 
-@dataclass(frozen=True)
-class Section:
-    """A part of the page: a title, a plain sentence, HTML of one's own, panels, and sections within.
-
-    The title and the lead are plain text and escaped; `html` is taken as it is, so escape in it what others
-    wrote (`escape`). `controls` adds the switches of curves, `plain` leaves the heading out.
-
-    >>> Section("Tuning & more", lead="What was tried.", html="<p>Twelve settings.</p>").anchor
-    'tuning-more'
-    """
-
-    title: str
-    lead: str = ""
-    html: str = ""
-    panels: Sequence[Panel | CurvePanel] = ()
-    sections: Sequence[Section] = ()
-    controls: Literal["", "curves", "inside"] = ""
-    plain: bool = False
-
-    @property
-    def anchor(self) -> str:
-        return re.sub(r"[^a-z0-9]+", "-", self.title.lower()).strip("-") or "section"
+def render(page: ReportContext) -> str:
+    """The whole HTML of a page."""
+    trusted = require("markupsafe", extra="lab").Markup  # our scripts and styles; everything else is escaped
+    return (
+        _environment()
+        .get_template("page.html")
+        .render(
+            page=page,
+            sections=_with_anchors(page.sections),
+            figures=_FigureData(),
+            version=__version__,
+            today=datetime.datetime.now(datetime.UTC).date().isoformat(),
+            style=trusted(asset("report.css")),
+            script=trusted(asset("ticks.js") + asset("report.js")),
+            plotly=trusted(require("plotly.offline", extra="lab").get_plotlyjs().replace("</script", "<\\/script")),
+        )
+    )
 
 
-def escape(text: object) -> str:
-    """Text as it may stand in HTML.
-
-    >>> escape("<b> & co")
-    '&lt;b&gt; &amp; co'
-    """
-    return html.escape(str(text), quote=True)
-
-
-def write_page(
-    path: Path | str, title: str, sections: Sequence[Section], *, subtitle: str = "", footer: str = ""
-) -> Path:
-    """Write sections as one HTML file, through a temporary file, so that a reader never sees half of it.
-
-    Args:
-        path: the file.
-        title: the page's heading, plain text.
-        sections: what it shows.
-        subtitle: a line under the heading, plain text.
-        footer: the last line, plain text.
-    """
-    return write_html(path, render_page(title, sections, subtitle=subtitle, footer=footer))
+def write_page(path: Path | str, page: ReportContext) -> Path:
+    """Render a page into a file."""
+    return write_html(path, render(page))
 
 
 def write_html(path: Path | str, text: str) -> Path:
-    """Write a finished page."""
+    """Write a finished page, through a temporary file, so that a reader never sees half of it."""
     path = Path(path)
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
@@ -78,114 +57,63 @@ def write_html(path: Path | str, text: str) -> Path:
         why = error.strerror or error
         raise type(error)(f"the report {path} cannot be written ({why}); write it to another place") from error
     finally:
-        with suppress(OSError):  # a place that takes no file gives none back
+        with suppress(OSError):  # where no file can be written there is none to remove
             part.unlink(missing_ok=True)
     return path
 
 
-def render_page(title: str, sections: Sequence[Section], *, subtitle: str = "", footer: str = "") -> str:
-    """The whole HTML of a page."""
-    builder = _Builder()
-    body = "".join(builder.section(section, 2) for section in sections)
-    links = "".join(f'<a href="#{anchor}">{escape(name)}</a>' for anchor, name in builder.anchors_of_top(sections))
-    parts = {
-        "title": escape(title),
-        "subtitle": escape(subtitle),
-        "navigation": links,
-        "body": body,
-        "footer": escape(footer),
-        "style": _asset("report.css"),
-        "plotly": _plotly(),
-        "script": _asset("ticks.js") + _asset("report.js"),
-        "data": builder.json(),
-    }
-    # One pass over the template, so that nothing inserted is ever taken for a placeholder.
-    return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], _asset("page.html"))
+def asset(name: str) -> str:
+    """The text of a script or style sheet of the page."""
+    return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
 
 
-class _Builder:
-    """Numbers the figures and gathers their data while the sections become HTML."""
+@cache
+def _environment() -> Environment:
+    jinja = require("jinja2", extra="lab")
+    environment: Environment = jinja.Environment(
+        loader=jinja.PackageLoader(__package__),
+        autoescape=True,
+        undefined=jinja.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.globals["style_of"] = style_of
+    # NaN is no JSON: a page with it would not load, so it is refused here
+    environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
+    return environment
+
+
+def _with_anchors(sections: Sequence[Section]) -> list[tuple[str, Section]]:
+    """Top sections with the anchors that links lead to, which must differ."""
+    counts: dict[str, int] = {}
+    pairs = []
+    for section in sections:
+        number = counts[section.anchor] = counts.get(section.anchor, 0) + 1
+        pairs.append((section.anchor if number == 1 else f"{section.anchor}-{number}", section))
+    return pairs
+
+
+class _FigureData:
+    """Numbers the figures while the page is rendered, and collects what the script draws them from."""
 
     def __init__(self) -> None:
         self.figures: list[dict[str, Any]] = []
         self.blocks: list[CurveData] = []
-        self.anchors: dict[str, int] = {}
 
-    def anchors_of_top(self, sections: Sequence[Section]) -> Iterable[tuple[str, str]]:
-        seen: dict[str, int] = {}
-        return [(_unique(section.anchor, seen), section.title) for section in sections]
-
-    def section(self, section: Section, level: int) -> str:
-        name = "section" if level == 2 else "div"
-        # only top sections are linked to; those within may share a title
-        anchor = f' id="{_unique(section.anchor, self.anchors)}"' if level == 2 else ""
-        lead = f'<p class="lead">{escape(section.lead)}</p>' if section.lead else ""
-        figures = "".join(self.figure(panel) for panel in section.panels)
-        columns = 3 if len(section.panels) % 3 == 0 else 2
-        grid = f'<div class="figures" style="--columns:{columns}">{figures}</div>' if figures else ""
-        inner = "".join(self.section(each, level + 1) for each in section.sections)
-        controls = _asset("controls.html").replace("{{kind}}", section.controls) if section.controls else ""
-        heading = "" if section.plain else f"<h{level}>{escape(section.title)}</h{level}>"
-        return f'<{name} class="part"{anchor}>{heading}{lead}{controls}{section.html}{grid}{inner}</{name}>'
-
-    def figure(self, panel: Panel | CurvePanel) -> str:
-        number = len(self.figures)
-        spec: dict[str, Any] = {"title": panel.title, "height": panel.height}
+    def add(self, panel: Panel | CurvePanel) -> int:
+        """The number of the next figure, which shows this panel."""
+        figure: dict[str, Any] = {"title": panel.title, "height": panel.height}
         if isinstance(panel, CurvePanel):
             if not any(panel.data is block for block in self.blocks):
                 self.blocks.append(panel.data)
             block = next(i for i, block in enumerate(self.blocks) if block is panel.data)
-            spec |= {"kind": "curves", "block": block, "metric": panel.metric, "log": panel.log}
-            spec["inside"] = panel.inside
+            figure |= {"kind": "curves", "block": block, "metric": panel.metric}
+            figure |= {"log": panel.log, "inside": panel.inside}
         else:
-            spec |= {"kind": "plot", **plotly(panel)}
-        self.figures.append(spec)
-        wide = " wide" if panel.wide else ""
-        caption = f"<figcaption>{escape(panel.caption)}</figcaption>" if panel.caption else ""
-        return (
-            f'<figure class="plot{wide}"><h4>{escape(panel.title)}</h4>'
-            f'<div class="canvas" id="figure-{number}" style="height:{panel.height}px" role="img" '
-            f'aria-label="{escape(panel.title)}"></div>{caption}</figure>'
-        )
+            figure |= {"kind": "plot", **plotly(panel)}
+        self.figures.append(figure)
+        return len(self.figures) - 1
 
-    def json(self) -> str:
-        blocks = ",".join(block.json() for block in self.blocks)
-        figures = json.dumps(self.figures, separators=(",", ":"), allow_nan=False)
-        dashes = json.dumps(DASHES)
-        return escape_json(f'{{"figures":{figures},"blocks":[{blocks}],"colours":{len(PALETTE)},"dashes":{dashes}}}')
-
-
-def escape_json(text: str) -> str:
-    r"""JSON as it may stand inside a script element: no tag can begin in it.
-
-    >>> escape_json('"</script>"')
-    '"\\u003c/script\\u003e"'
-    """
-    for letter in "<>&\u2028\u2029":
-        text = text.replace(letter, f"\\u{ord(letter):04x}")
-    return text
-
-
-def _unique(anchor: str, seen: dict[str, int]) -> str:
-    seen[anchor] = seen.get(anchor, 0) + 1
-    return anchor if seen[anchor] == 1 else f"{anchor}-{seen[anchor]}"
-
-
-def _asset(name: str) -> str:
-    return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
-
-
-def _plotly() -> str:
-    offline = require("plotly.offline", extra="lab")
-    script: str = offline.get_plotlyjs()
-    return script.replace("</script", "<\\/script")
-
-
-def swatch(series: int) -> str:
-    """The line of a contestant, for legends and tables."""
-    colour, dash = style_of(series)
-    dashes = "" if dash == "solid" else f' stroke-dasharray="{dash.replace("px", "")}"'
-    return (
-        f'<svg class="swatch" viewBox="0 0 30 8" aria-hidden="true"><line x1="0" y1="4" x2="30" y2="4" '
-        f'stroke="var(--s{colour})" stroke-width="3"{dashes}/></svg>'
-    )
+    def data(self) -> dict[str, Any]:
+        blocks = [block.to_json() for block in self.blocks]
+        return {"figures": self.figures, "blocks": blocks, "colours": len(PALETTE), "dashes": DASHES}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import math
 import shlex
 from collections.abc import Sequence
@@ -10,12 +9,12 @@ from pathlib import Path
 from typing import Literal
 
 from surefoot.lab.analyse.verdicts import count, number
-from surefoot.lab.report import Section, escape, write_page
+from surefoot.lab.report import ReportContext, Section, write_page
+from surefoot.lab.report.context import Commands, Content, Table, TableRow, Text
 from surefoot.lab.report.figures import Axis, Line, Markers, Panel
 from surefoot.lab.report.tables import metric_name
 from surefoot.lab.tune.result import StudyResult, Tuning, settings_of
 from surefoot.lab.tune.space import Grid, Range
-from surefoot.version import __version__
 
 
 def _budgets(settings: Sequence[int]) -> str:
@@ -31,7 +30,6 @@ def _budgets(settings: Sequence[int]) -> str:
 def write_tuning_report(tuning: Tuning, path: Path, command: str = "") -> Path:
     """Write the report of a search as one HTML file that needs no network."""
     plan = tuning.studies[0].plan
-    today = datetime.datetime.now(datetime.UTC).date().isoformat()
     subtitle = " · ".join(
         [
             count(len(tuning.studies), "optimizer"),
@@ -40,19 +38,14 @@ def write_tuning_report(tuning: Tuning, path: Path, command: str = "") -> Path:
             count(plan.rungs[-1], "epoch"),
         ]
     )
-    return write_page(
-        path,
-        f"Tuning on {plan.template.task.name}",
-        tuning_sections(tuning, command),
-        subtitle=subtitle,
-        footer=f"Written by surefoot {__version__} on {today}. One file, no network: keep it, mail it, print it.",
-    )
+    title = f"Tuning on {plan.template.task.name}"
+    return write_page(path, ReportContext(title, subtitle, tuning_sections(tuning, command)))
 
 
 def tuning_sections(tuning: Tuning, command: str = "") -> list[Section]:
     """The sections of the report, in order."""
     sections = [
-        Section("Best settings", _lead(tuning), _table(tuning)),
+        Section("Best settings", _lead(tuning), _best_settings(tuning)),
         Section(
             "Sensitivity",
             "The value of every setting against each option: a flat valley is easy to tune, a narrow one is not.",
@@ -67,8 +60,8 @@ def tuning_sections(tuning: Tuning, command: str = "") -> list[Section]:
     ]
     commands = [line for line in (command, shlex.join(tuning.command)) if line]
     if commands:
-        html = "".join(f"<pre><code>{escape(line)}</code></pre>" for line in commands)
-        sections.append(Section("How to go on", "This search again, and the comparison on fresh seeds.", html))
+        lead = "This search again, and the comparison on fresh seeds."
+        sections.append(Section("How to go on", lead, [Commands(commands)]))
     return sections
 
 
@@ -173,22 +166,13 @@ def _lead(tuning: Tuning) -> str:
     )
 
 
-def _table(tuning: Tuning) -> str:
-    heads = tuning.header()
-    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in heads)
-    body = "".join(
-        f'<tr><th scope="row">{escape(row[0])}</th>'
-        + "".join(f'<td data-label="{escape(name)}">{escape(cell)}</td>' for name, cell in zip(heads[1:], row[1:]))
-        + "</tr>"
-        for row in tuning.rows()
-    )
-    spaces = "".join(f"<li>{escape(study.plan.label)}: {escape(_space(study))}</li>" for study in tuning.studies)
-    notes = "".join(f'<p class="flag warning">{escape(note)}</p>' for note in tuning.warnings)
-    notes += "".join(f"<p>{escape(note)}</p>" for note in tuning.notes)
-    return (
-        f'<div class="scroll"><table class="stack"><caption>Best settings</caption><thead><tr>{head}</tr></thead>'
-        f"<tbody>{body}</tbody></table></div>{notes}<p>What was tried:</p><ul>{spaces}</ul>"
-    )
+def _best_settings(tuning: Tuning) -> list[Content]:
+    return [
+        Table(tuning.header(), [TableRow(row) for row in tuning.rows()], "Best settings"),
+        *(Text(warning, "flag warning") for warning in tuning.warnings),
+        *(Text(note) for note in tuning.notes),
+        Text("What was tried:", items=[f"{study.plan.label}: {_space(study)}" for study in tuning.studies]),
+    ]
 
 
 def _space(study: StudyResult) -> str:

@@ -1,0 +1,431 @@
+"""The sections of a report on runs: what came out, tables, figures, findings, and where the numbers come from."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from surefoot.lab.analyse.audit import Finding
+from surefoot.lab.analyse.comparison import Comparison, Summary
+from surefoot.lab.analyse.groups import TaskGroup, higher_is_better
+from surefoot.lab.analyse.verdicts import Outcome, count, number
+from surefoot.lab.report.context import (
+    Commands,
+    Content,
+    Fact,
+    Facts,
+    Findings,
+    FindingsFlag,
+    Interval,
+    Legend,
+    LegendEntry,
+    Section,
+    Table,
+    TableRow,
+    Text,
+    VerdictCard,
+    VerdictLine,
+    Verdicts,
+)
+from surefoot.lab.report.figures import BUDGET, CurveData, CurvePanel, Panel, curve_data
+from surefoot.lab.report.forks import fork_sentence, forked_at
+from surefoot.lab.report.origin import commands
+from surefoot.lab.report.panels import sensitivity, time_to_target_panel
+from surefoot.lab.report.tables import COLUMNS, MARKS, headline, metric_name
+
+if TYPE_CHECKING:
+    from surefoot.lab.store import Run
+
+#: With more contestants than this the verdicts become a list, and those without a claim are folded.
+MANY = 8
+#: Tables of up to so many rows are printed on one page; a longer one would leave half of a page empty.
+_WHOLE = 8
+_WORDS = {
+    Outcome.BETTER: "better",
+    Outcome.WORSE: "worse",
+    Outcome.LEANING: "no claim yet",
+    Outcome.UNDECIDED: "undecided",
+    Outcome.SAME: "the same",
+    Outcome.TOO_FEW: "too few seeds",
+    Outcome.DIVERGED: "diverged",
+    Outcome.UNPAIRED: "not compared",
+}
+#: What an optimizer records about itself: the key, the title, a caption, and whether a log scale makes sense.
+_INSIDE = [
+    ("tilt", "Tilt", "Above zero: pushes harder on batches worse than usual; below: on better ones.", False),
+    ("weight", "Weight of the gradient", "What the last gradient of the epoch was multiplied by.", False),
+    ("mean", "Loss seen: mean", "The optimizer's running mean of the mini-batch loss.", True),
+    ("std", "Loss seen: standard deviation", "Its running spread: how uncertain the loss is.", True),
+]
+
+
+def report_sections(
+    summary: Summary,
+    findings: Sequence[Finding],
+    extra: Sequence[Section] = (),
+    command: str | None = None,
+    budget: int = BUDGET,
+) -> list[Section]:
+    """The sections of a report, in order; the curves take about `budget` bytes at most."""
+    groups = summary.groups
+    if not groups:
+        return [*extra, Section("Honesty checks", content=[Findings(findings)])]
+    labels = dict.fromkeys(contestant.label for group in groups for contestant in group.contestants)
+    series = {label: i for i, label in enumerate(labels)}
+    inside = [name for name, *_ in _INSIDE]
+    data = curve_data(groups, [*summary.metrics, *inside], series, budget)
+    sections = [
+        _in_short(summary, findings, series),
+        _results(summary, series),
+        _learning_curves(summary, data, series),
+        _inside_optimizers(groups, data, series),
+        _sensitivity(summary, series),
+        _time_to_target(summary, series),
+        *extra,
+        Section(
+            "Honesty checks",
+            "What would make this comparison unfair, incomplete or weaker than it looks.",
+            [Findings(findings)],
+        ),
+        Section("Divergences", content=[_divergences(groups)]),
+        Section("Provenance", content=[_provenance(groups)]),
+        Section("How to get it again", content=[_how_to_repeat(groups, command)]),
+    ]
+    return [section for section in sections if not section.is_empty]
+
+
+def subtitle(summary: Summary) -> str:
+    """How large the comparison is."""
+    runs = [run for group in summary.groups for run in group.runs]
+    if not runs:
+        return "No runs."
+    labels = {contestant.label for group in summary.groups for contestant in group.contestants}
+    epochs = sorted({run.config.epochs - forked_at(run) for run in runs})
+    length = f"{epochs[0]}" if len(epochs) == 1 else f"{epochs[0]} to {epochs[-1]}"
+    return " · ".join(
+        [
+            count(len(summary.groups), "task"),
+            count(len(labels), "optimizer"),
+            count(len({run.seed for run in runs}), "seed"),
+            f"{length} {'epoch' if length == '1' else 'epochs'}",
+            count(len(runs), "run"),
+        ]
+    )
+
+
+def _per_task(
+    group: TaskGroup,
+    groups: Sequence[TaskGroup],
+    content: Sequence[Content] = (),
+    panels: Sequence[Panel | CurvePanel] = (),
+) -> Section:
+    return Section(group.name, content=content, panels=panels, plain=len(groups) == 1)
+
+
+def _in_short(summary: Summary, findings: Sequence[Finding], series: dict[str, int]) -> Section:
+    tally = Counter(finding.severity for finding in findings)
+    words = " and ".join(count(tally[severity], severity) for severity in ("error", "warning") if tally[severity])
+    flag = [FindingsFlag("error" if tally["error"] else "warning", words)] if words else []
+    sections = []
+    for group in summary.groups:
+        sentence = fork_sentence(group)
+        lead = [Text(sentence, "lead")] if sentence else []
+        sections.append(_per_task(group, summary.groups, [*lead, *_verdicts(group, summary, series)]))
+    return Section("In short", content=flag, sections=sections)
+
+
+def _verdicts(group: TaskGroup, summary: Summary, series: dict[str, int]) -> list[Content]:
+    if not any(run.finished for run in group.runs):
+        return [Text(_none_ended(group.runs), "short"), *_first_error(group.runs)]
+    rows = [row for row in summary.select(task=group.name) if not row.is_baseline]
+    if not rows:
+        return [Text(f"Only {group.baseline.label} ran: nothing to compare with yet.", "short")]
+    leading = [row for row in rows if row.metric == rows[0].metric]
+    tally = Counter(row.verdict.outcome for row in leading)
+    pairs = sorted({row.pairs for row in leading})
+    seeds = f"{pairs[0]}" if len(pairs) == 1 else f"{pairs[0]} to {pairs[-1]}"
+    many = len(leading) > MANY
+    cards = [_card([row for row in rows if row.label == first.label], series) for first in leading]
+    return [
+        Verdicts(
+            group.baseline.label,
+            metric_name(rows[0].metric),
+            f"{seeds} paired {'seed' if pairs == [1] else 'seeds'}",
+            [(tally[outcome], word) for outcome, word in _WORDS.items() if tally[outcome]],
+            cards=[] if many else cards,
+            claims=[_line(row, headline(row)) for row in leading if many and row.verdict.outcome.is_claim],
+            without_claim=[_line(row, headline(row)) for row in leading if many and not row.verdict.outcome.is_claim],
+        )
+    ]
+
+
+def _card(rows: Sequence[Comparison], series: dict[str, int]) -> VerdictCard:
+    first, *others = rows
+    # the first line names divergences, the others need not repeat it
+    lines = [_line(first, first.verdict.sentence), *(_line(row, row.verdict.claim) for row in others)]
+    return VerdictCard(first.label, series[first.label], _WORDS[first.verdict.outcome], lines)
+
+
+def _line(row: Comparison, text: str) -> VerdictLine:
+    outcome = row.verdict.outcome
+    return VerdictLine(outcome, MARKS[outcome][0], text, metric_name(row.metric).capitalize())
+
+
+def _none_ended(runs: Sequence[Run]) -> str:
+    failed = sum(bool(run.error) for run in runs)
+    states = [f"{failed} failed"] if failed else []
+    states += [f"{len(runs) - failed} unfinished"] if failed < len(runs) else []
+    return f"No run ended: {', '.join(states)}."
+
+
+def _first_error(runs: Sequence[Run]) -> list[Text]:
+    for run in runs:
+        lines = [line.strip() for line in (run.error or "").splitlines() if line.strip()]
+        if lines:
+            # the last line of a traceback says what went wrong
+            message = lines[-1] if lines[0].startswith("Traceback") else lines[0]
+            return [Text(f"{run.label}, seed {run.seed}:", code=message)]
+    return []
+
+
+def _results(summary: Summary, series: dict[str, int]) -> Section:
+    family = max((row.family for row in summary.comparisons), default=0)
+    lead = (
+        "Mean ± standard deviation over seeds, and the difference from the baseline on the same seeds with its "
+        f"95% interval. p-values of the paired t-test are adjusted by Holm's method for {count(family, 'comparison')} "
+        "per metric; the exact one flips signs and assumes nothing of normality. A claim needs both below 0.05."
+    )
+    sections = []
+    for group in summary.groups:
+        rows_of_metrics = [summary.select(metric=metric, task=group.name) for metric in summary.metrics]
+        tables = [_results_table(rows, series) for rows in rows_of_metrics if rows]
+        if tables:
+            sections.append(_per_task(group, summary.groups, tables))
+    return Section("Results", lead, sections=sections)
+
+
+def _results_table(rows: Sequence[Comparison], series: dict[str, int]) -> Table:
+    first = rows[0]
+    columns = [name for name in COLUMNS if name not in ("verdict", "to target: epochs / steps / s")]
+    if not any(row.counts.diverged for row in rows):
+        columns.remove("diverged")
+    intervals = _intervals(rows)
+    return Table(
+        columns,
+        [
+            TableRow(
+                [COLUMNS[name](row) for name in columns],
+                series[row.label],
+                "baseline" if row.is_baseline else "",
+                row.verdict.outcome,
+                interval,
+            )
+            for row, interval in zip(rows, intervals)
+        ],
+        metric_name(first.metric).capitalize(),
+        f"{'higher' if first.higher_is_better else 'lower'} is better, at the end of training",
+        missing="–",
+        whole=len(rows) <= _WHOLE,
+        ends=("worse", "better") if first.higher_is_better else ("better", "worse"),
+    )
+
+
+def _intervals(rows: Sequence[Comparison]) -> list[Interval]:
+    """The intervals of all rows on one scale of 150 pixels with a margin of 8."""
+    edges = [edge for row in rows for edge in (*(row.interval or ()), row.difference) if edge is not None]
+    low, high = min([0.0, *edges]), max([0.0, *edges])
+
+    def x(value: float) -> float:
+        return round(8 + 134 * (value - low) / ((high - low) or 1.0), 1)
+
+    return [
+        Interval(
+            COLUMNS["difference (95%)"](row) or ("baseline" if row.is_baseline else "no interval"),
+            x(0.0),
+            None if row.difference is None else x(row.difference),
+            None if row.interval is None else (x(row.interval[0]), x(row.interval[1])),
+        )
+        for row in rows
+    ]
+
+
+def _learning_curves(summary: Summary, data: Sequence[CurveData], series: dict[str, int]) -> Section:
+    thinned = max(block.every for block in data)
+    note = f" To keep this file small, curves show every {thinned}th epoch." if thinned > 1 else ""
+    lead = (
+        "The mean over seeds; a run that diverged leaves the mean at its ✕. Where curves lie on each other, "
+        f"look at them minus the baseline, seed by seed.{note}"
+    )
+    metrics = sorted(summary.metrics, key=lambda metric: not metric.startswith("train"))
+    sections = []
+    for group, block in zip(summary.groups, data):
+        if not block.epochs:
+            continue
+        panels = []
+        for metric in metrics:
+            if block.has(metric):
+                higher = higher_is_better(metric, group.task)
+                caption = "Higher is better." if higher else "Lower is better."
+                panels.append(CurvePanel(metric_name(metric).capitalize(), block, metric, caption, log=not higher))
+        legend = _legend(group, block, summary.metrics, series)
+        sections.append(_per_task(group, summary.groups, [legend], panels))
+    return Section("Learning curves", lead, controls="curves", sections=sections)
+
+
+def _inside_optimizers(groups: Sequence[TaskGroup], data: Sequence[CurveData], series: dict[str, int]) -> Section:
+    sections = []
+    for group, block in zip(groups, data):
+        panels = [
+            CurvePanel(title, block, name, caption, log=log, inside=True, height=260)
+            for name, title, caption, log in _INSIDE
+            if block.has(name)
+        ]
+        if panels:
+            legend = _legend(group, block, [name for name, *_ in _INSIDE], series)
+            sections.append(_per_task(group, groups, [legend], panels))
+    return Section(
+        "What the optimizers saw",
+        "The loss as a noisy reading: its running mean and spread, the tilt that the rule made of them, and the "
+        "weight given to the gradient. Plain optimizers have none.",
+        controls="inside",
+        sections=sections,
+    )
+
+
+def _legend(group: TaskGroup, data: CurveData, metrics: Sequence[str], series: dict[str, int]) -> Legend:
+    drawn = {entry["label"] for entry in data.entries if any(metric in entry["values"] for metric in metrics)}
+    others = len(group.contestants) - 1
+    return Legend(
+        [
+            LegendEntry(
+                contestant.label,
+                series[contestant.label],
+                len(contestant.diverged),
+                contestant.label not in data.hidden,
+            )
+            for contestant in group.contestants
+            if contestant.label in drawn
+        ],
+        f"Shown first: the baseline and the best {others - len(data.hidden)} of {others}; the others are a click away."
+        if data.hidden
+        else "",
+    )
+
+
+def _sensitivity(summary: Summary, series: dict[str, int]) -> Section:
+    metrics = [metric for metric in summary.metrics if not metric.startswith("train")] or summary.metrics
+    sections = []
+    for group in summary.groups:
+        panels = [panel for metric in metrics for panel in sensitivity(group, metric, series)]
+        if panels:
+            sections.append(_per_task(group, summary.groups, panels=panels))
+    return Section("Sensitivity", "Contestants that differ in one option alone.", sections=sections)
+
+
+def _time_to_target(summary: Summary, series: dict[str, int]) -> Section:
+    sections = []
+    for group in summary.groups:
+        rows = summary.select(metric=summary.metrics[0], task=group.name) if summary.metrics else []
+        if rows and rows[0].target is not None:
+            panel = time_to_target_panel(group, rows, series)
+            sections.append(
+                _per_task(group, summary.groups, _target_content(group, rows, series), [panel] if panel else [])
+            )
+    return Section(
+        "Time to target",
+        "How much training until the target was first reached; a run that never got there counts as infinite. "
+        "Unless given, the target is what every run of the baseline had reached at its end.",
+        sections=sections,
+    )
+
+
+def _target_content(group: TaskGroup, rows: Sequence[Comparison], series: dict[str, int]) -> list[Content]:
+    parallel = any((record.get("jobs") or 1) > 1 for run in group.runs for record in run.epochs)
+    table_rows = []
+    for row in rows:
+        time = row.target.median if row.target else None
+        times = [number(None)] * 3 if time is None else [
+            number(time.epochs, 6), number(time.steps, 7), number(time.seconds, 3),
+        ]  # fmt: skip
+        reached = row.target.reached if row.target else 0
+        table_rows.append(TableRow([row.label, *times, f"{reached} of {row.counts.ended} runs"], series[row.label]))
+    first = rows[0]
+    target = number(first.target.value if first.target else None)
+    table = Table(
+        ["optimizer", "epochs", "steps", "seconds" + (" *" if parallel else ""), "reached by"],
+        table_rows,
+        f"Median training until {metric_name(first.metric)} {'≥' if first.higher_is_better else '≤'} {target}",
+        "∞: half of the runs or more never got there",
+        whole=len(rows) <= _WHOLE,
+    )
+    note = Text("* taken with several runs at once: seconds are not comparable.", "note")
+    return [table, note] if parallel else [table]
+
+
+def _divergences(groups: Sequence[TaskGroup]) -> Content:
+    runs = [run for group in groups for run in group.runs]
+    if not any(run.finished for run in runs):
+        return Text(_none_ended(runs))
+    rows = []
+    for group in groups:
+        for contestant in group.contestants:
+            for run in contestant.diverged:
+                losses = [record["train_loss"] for record in run.epochs if record.get("train_loss") is not None]
+                last = number(losses[-1] if losses else None)
+                cells = [contestant.label, group.name, str(run.seed), str(run.epochs[-1]["epoch"]), last]
+                rows.append(TableRow(cells))
+    if not rows:
+        return Text("✓ No run diverged.", "clear")
+    return Table(
+        ["optimizer", "task", "seed", "in epoch", "last training loss"],
+        rows,
+        "Runs that diverged",
+        "each counts as a result; none is dropped or filled in",
+    )
+
+
+def _provenance(groups: Sequence[TaskGroup]) -> Facts:
+    runs = [run for group in groups for run in group.runs]
+    facts: dict[str, Callable[[Run], Any]] = {
+        "surefoot": lambda run: run.config.provenance.surefoot,
+        "numerics version": lambda run: run.config.numerics,
+        "commit": lambda run: run.config.provenance.commit,
+        "torch": lambda run: run.config.provenance.torch,
+        "Python": lambda run: run.config.provenance.python,
+        "platform": lambda run: run.config.provenance.platform,
+        "processor": lambda run: run.config.provenance.cpu,
+        "device": lambda run: run.config.device,
+        "threads per run": lambda run: run.config.threads,
+        "runs at once": lambda run: max((record.get("jobs") or 1 for record in run.epochs), default=None),
+        "batch size": lambda run: run.config.task.batch_size,
+        "data (sha256)": lambda run: run.config.task.data[:16],
+        "computed": lambda run: run.config.provenance.time[:10],
+    }
+    contestants: dict[str, Fact] = {}
+    for group in groups:
+        for contestant in group.contestants:
+            optimizer = contestant.optimizer
+            options = {**optimizer.options, **({"schedule": optimizer.schedule} if optimizer.schedule else {})}
+            text = " ".join(f"{name}={value}" for name, value in options.items())
+            contestants.setdefault(contestant.label, Fact(contestant.label, text, optimizer.class_path))
+    return Facts(
+        {
+            "Software, hardware and data": [Fact(name, _distinct(map(read, runs))) for name, read in facts.items()],
+            "Contestants as they were built": list(contestants.values()),
+        }
+    )
+
+
+def _distinct(values: Iterable[Any]) -> str:
+    texts = list(dict.fromkeys(str(value) for value in values if value))
+    return (", ".join(texts[:4]) + (f" and {len(texts) - 4} more" if len(texts) > 4 else "")) or "–"
+
+
+def _how_to_repeat(groups: Sequence[TaskGroup], command: str | None) -> Commands:
+    lines, note = ([command], "") if command else commands(groups)
+    return Commands(
+        lines,
+        "Runs are named by their full configuration: the same command computes only what is missing, and the same "
+        f"versions, threads and processor give the same numbers, bit for bit.{note}",
+    )
