@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import io
-import json
 import os
 import signal
 import sys
@@ -217,31 +216,6 @@ def test_weight_decay_is_the_papers_on_its_tasks_only(tiny_task: MakeTask) -> No
     assert kwargs("digits-lr")["weight_decay"] == 1e-4
     assert kwargs("digits-lr", weight_decay=0.0)["weight_decay"] == 0.0
     assert "weight_decay" not in kwargs(tiny_task())
-
-
-def test_results_give_tables_and_a_report(tiny_task: MakeTask, tmp_path: Path) -> None:
-    found = compare(tiny_task(), ["adam", "adams"], seeds=3, epochs=2, out=tmp_path, progress=False)
-    assert {row.label for row in found.table().comparisons} == {"Adam", "AdamS"}
-    assert "| Adam " in found.to_markdown()
-    assert r"\begin{" in found.to_latex()
-    assert "AdamS" in found.to_csv()
-    assert json.loads(found.to_json())
-    assert "AdamS" in found._repr_html_()
-    assert "<html" in found.report(tmp_path / "report.html").read_text()
-    [axes] = found.plot("valid_accuracy", log=True)
-    assert [line.get_label() for line in axes.get_lines()] == ["Adam (n=3)", "AdamS (n=3)"]
-    assert list(axes.get_lines()[0].get_xdata()) == [1, 2]
-    assert isinstance(found.check(), list)
-    with pytest.raises(ValueError, match="unknown format 'word'"):
-        found.to("word")
-
-
-def test_results_print_as_their_tables(tiny_task: MakeTask, tmp_path: Path) -> None:
-    found = compare(tiny_task(), ["adam", "adams"], seeds=2, epochs=1, out=tmp_path, progress=False)
-    assert str(found) == repr(found) == found.to_markdown().rstrip()
-    assert "| AdamS |" in str(found)
-    assert str(Results([], {})) == "Results: 0 runs without a recorded epoch"
-    assert str(Results([], {"a": "it broke\n"})).endswith("\nfailed: it broke")
 
 
 def test_a_direction_told_later_holds_for_the_runs_that_are_there(tiny_task: MakeTask, tmp_path: Path) -> None:

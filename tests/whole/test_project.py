@@ -133,7 +133,7 @@ print(len(OPTIMIZERS), p.isfinite().all().item(), HIDDEN & set(sys.modules))
 
 @pytest.mark.parametrize("code", ["import surefoot", "from surefoot.cli import app"])
 def test_names_come_without_torch(code: str) -> None:
-    code += "\nimport sys; print({'torch', 'numpy', 'scipy', 'plotly'} & set(sys.modules))"
+    code += "\nimport sys; print({'torch', 'numpy', 'scipy', 'pandas', 'plotly'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout.strip()) == (0, "set()"), done.stderr
 
@@ -145,7 +145,7 @@ from surefoot.cli import app
 try:
     app(["--help"])
 except SystemExit as end:
-    print("END", end.code, {"torch", "numpy"} & set(sys.modules))
+    print("END", end.code, {"torch", "numpy", "pandas"} & set(sys.modules))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert "compare" in done.stdout

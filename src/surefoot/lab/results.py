@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from surefoot._extras import require
-from surefoot.lab.analyse.audit import Finding, check
+from surefoot.lab.analyse.audit import Finding, audit
 from surefoot.lab.analyse.comparison import Summary, summarise
+from surefoot.lab.analyse.groups import group_runs, to_frame
 from surefoot.lab.store import Run, read_runs
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from pandas import DataFrame
 
 
 @dataclass(frozen=True, repr=False)
@@ -39,6 +41,14 @@ class Results:
     def ok(self) -> bool:
         """Whether every run ended (a diverged run ended too)."""
         return not self.failures and all(run.finished for run in self.runs)
+
+    @property
+    def frame(self) -> DataFrame:
+        """The recorded epochs as a pandas DataFrame, one row per run and epoch, for analyses of your own.
+
+        The smallest validation loss of each optimizer: `results.frame.groupby("optimizer")["valid_loss"].min()`.
+        """
+        return to_frame(group_runs(self.runs))
 
     def table(self, **options: Any) -> Summary:
         """Summary rows: mean and spread, paired intervals against the baseline, verdicts.
@@ -82,7 +92,7 @@ class Results:
 
     def check(self) -> list[Finding]:
         """What makes the comparison unfair, incomplete or weaker than it looks."""
-        return check(self.runs)
+        return audit(self.runs)
 
     def plot(self, metric: str = "valid_loss", *, band: bool = True, log: bool = False) -> list[Axes]:
         """Draw mean curves with a band of one standard deviation, one picture per task; returns the axes.

@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from surefoot.lab.analyse.audit import CODES, check, sweeps
-from surefoot.lab.analyse.groups import group_runs
+from surefoot.lab.analyse.audit import CODES, audit
+from surefoot.lab.analyse.groups import group_runs, sweeps
 
 
 def codes(runs, **options):
-    return {finding.code: finding.severity for finding in check(runs, **options)}
+    return {finding.code: finding.severity for finding in audit(runs, **options)}
 
 
 def test_a_fair_comparison_has_no_findings(field):
-    assert check(field({"Adam": 0.0, "AdamS": -0.01})) == []
+    assert audit(field({"Adam": 0.0, "AdamS": -0.01})) == []
 
 
 def test_no_runs():
@@ -29,7 +29,7 @@ def test_the_guide_explains_every_finding():
 
 def test_unequal_budgets(run, field):
     runs = field({"Adam": 0.0}) + [run("AdamS", seed, epochs=9) for seed in range(10)]
-    found = check(runs)
+    found = audit(runs)
     assert [finding.code for finding in found] == ["unequal-epochs"]
     assert "epochs: Adam 5, AdamS 9" in found[0].sentence
     slow = [run("AdamS", seed) for seed in range(10)]
@@ -41,7 +41,7 @@ def test_unequal_budgets(run, field):
 
 def test_a_diverged_run_is_a_result_not_a_smaller_budget(run, field):
     runs = field({"Adam": 0.0}) + [run("AdamS", s, done=2 if s < 4 else None, diverged=s < 4) for s in range(10)]
-    found = check(runs)
+    found = audit(runs)
     assert [(finding.code, finding.severity) for finding in found] == [("diverged-runs", "note")]
     assert "AdamS diverged on seeds 0, 1, 2, 3." in found[0].sentence
 
@@ -70,7 +70,7 @@ def test_fair_tuning_is_silent(tuned):
 
 
 def test_unequal_tuning(tuned):
-    found = [finding for finding in check(tuned(others=(1e-4, 5e-4, 1e-3, 1e-2))) if finding.severity == "error"]
+    found = [finding for finding in audit(tuned(others=(1e-4, 5e-4, 1e-3, 1e-2))) if finding.severity == "error"]
     assert [finding.code for finding in found] == ["unequal-tuning"]
     assert "Adam 3, AdamS 4" in found[0].sentence
     assert "unequal-tuning" in codes(tuned(others=()))
@@ -78,11 +78,11 @@ def test_unequal_tuning(tuned):
 
 def test_tuned_on_the_reported_seeds(tuned):
     assert codes(tuned(seed=3)) == {"tuned-on-reported-seeds": "error"}
-    assert "seed 3," in check(tuned(seed=3))[0].sentence
+    assert "seed 3," in audit(tuned(seed=3))[0].sentence
 
 
 def test_optimum_on_the_edge_of_the_grid(tuned):
-    found = check(tuned(rates=(1e-3, 1e-2, 1e-1)))
+    found = audit(tuned(rates=(1e-3, 1e-2, 1e-1)))
     assert [(finding.code, finding.severity) for finding in found] == [("edge-of-grid", "warning")]
     assert "Adam uses lr=0.001, the edge of the tuned grid (0.001 to 0.1)" in found[0].sentence
 
@@ -104,7 +104,7 @@ def test_best_of_a_reported_sweep_on_its_edge(run, field):
 
     inside, edge = {0.01: 0.2, 0.1: 0.1, 1.0: 0.3}, {0.01: 0.05, 0.1: 0.1, 1.0: 0.3}
     assert codes(runs(inside)) == {"unequal-chances": "note"}
-    found = {finding.code: finding.sentence for finding in check(runs(edge))}
+    found = {finding.code: finding.sentence for finding in audit(runs(edge))}
     assert found.keys() == {"unequal-chances", "edge-of-sweep"}
     assert "the best eta shown for AdamS, 0.01, is the edge of what was tried (0.01 to 1)" in found["edge-of-sweep"]
     ((name, entries),) = sweeps(group_runs(runs(inside))[0])
@@ -112,7 +112,7 @@ def test_best_of_a_reported_sweep_on_its_edge(run, field):
 
 
 def test_too_few_seeds_for_a_claim(field):
-    found = check(field({"Adam": 0.0, "AdamS": -0.01}, seeds=3))
+    found = audit(field({"Adam": 0.0, "AdamS": -0.01}, seeds=3))
     assert [(finding.code, finding.severity) for finding in found] == [("few-seeds", "warning")]
     assert "3 paired seeds cannot support a claim, the smallest exact paired p is 0.25" in found[0].sentence
     assert codes(field({"Adam": 0.0, "AdamS": -0.01}, seeds=6)) == {}
@@ -148,7 +148,7 @@ def test_mixtures(run, field, change, expected):
 def test_errors_come_first(run, field):
     runs = field({"Adam": 0.0}, jobs=2) + [run("AdamS", seed, epochs=9, numerics=2) for seed in range(3)]
     order = {"error": 0, "warning": 1, "note": 2}
-    ranks = [order[finding.severity] for finding in check(runs)]
+    ranks = [order[finding.severity] for finding in audit(runs)]
     assert ranks == sorted(ranks)
     assert len(set(ranks)) > 1
 
@@ -159,7 +159,7 @@ def test_a_metric_that_is_not_a_number_is_told(field):
         for record in run.epochs:
             record["valid_auc"] = None if run.label == "AdamS" and run.seed in (2, 5) else 0.5
             record["valid_f1"] = None  # nobody has it
-    [finding] = check(runs)
+    [finding] = audit(runs)
     assert (finding.code, finding.severity) == ("missing-values", "error")
     assert "AdamS ended without a number for valid_auc on seeds 2, 5" in finding.sentence
 

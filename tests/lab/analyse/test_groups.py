@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from surefoot.lab import Results, compare, fork
-from surefoot.lab.analyse.audit import check
+from surefoot.lab.analyse.audit import audit
 from surefoot.lab.analyse.groups import TaskGroup, group_runs
 from surefoot.lab.report.origin import commands, group_commands
 from surefoot.lab.spec.contestant import Contestant, parse_all
@@ -68,7 +68,7 @@ def test_another_label_is_the_same_contestant(tiny_task: MakeTask, tmp_path: Pat
     compare(tiny_task(), ["adam:lr=0.001", "adams"], seeds=4, **options)
     [each] = group_runs(read_runs(tmp_path))
     assert sorted(labels(each).values()) == [[0, 1, 2, 3]] * 2
-    assert "dropped-runs" not in {finding.code for finding in check(read_runs(tmp_path))}
+    assert "dropped-runs" not in {finding.code for finding in audit(read_runs(tmp_path))}
 
 
 def test_whole_numbers_are_numbers(run: MakeRun) -> None:
@@ -93,8 +93,8 @@ def test_corrected_directions_hold_for_every_run_of_the_task(tiny_task: MakeTask
 
 def test_runs_of_two_devices_are_told(run: MakeRun) -> None:
     runs = [run("Adam", seed, device=device) for seed, device in enumerate(("cpu", "cuda"))]
-    assert "mixed-device" in {finding.code for finding in check(runs)}
-    assert "mixed-device" not in {finding.code for finding in check(runs[:1])}
+    assert "mixed-device" in {finding.code for finding in audit(runs)}
+    assert "mixed-device" not in {finding.code for finding in audit(runs[:1])}
 
 
 def test_commands_say_the_very_seeds_subset_and_rates(run: MakeRun) -> None:

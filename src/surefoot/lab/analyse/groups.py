@@ -6,11 +6,14 @@ import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
+from surefoot._extras import require
 from surefoot.lab.spec.config import OptimizerConfig, Purpose, TaskConfig, as_floats
 
 if TYPE_CHECKING:
+    from pandas import DataFrame
+
     from surefoot.lab.store import Run
 
 #: What an optimizer reports about itself per epoch, and bookkeeping: not results.
@@ -27,6 +30,16 @@ class ContestantRuns:
     runs: tuple[Run, ...]
 
     @property
+    def class_path(self) -> str:
+        """Where the optimizer's class is found, or the label if that is not recorded."""
+        return self.optimizer.class_path or self.label
+
+    @property
+    def class_name(self) -> str:
+        """The name of the optimizer's class."""
+        return self.class_path.rpartition(".")[2].rpartition(":")[2]
+
+    @property
     def diverged(self) -> list[Run]:
         return [run for run in self.runs if run.diverged]
 
@@ -37,6 +50,10 @@ class ContestantRuns:
     @property
     def unfinished(self) -> list[Run]:
         return [run for run in self.runs if run.state == "unfinished"]
+
+    def final_values(self, metric: str) -> list[float]:
+        """The metric at the end of the runs that ended without diverging."""
+        return [value for run in self.runs if (value := value_at(run, metric)) is not None]
 
 
 @dataclass(frozen=True)
@@ -54,6 +71,13 @@ class TaskGroup:
     @property
     def runs(self) -> list[Run]:
         return [run for contestant in self.contestants for run in contestant.runs]
+
+
+class Sweep(NamedTuple):
+    """Contestants that differ in one option alone: its name, and the contestants in the order of its values."""
+
+    option: str
+    points: list[tuple[float, ContestantRuns]]
 
 
 def group_runs(runs: Iterable[Run], baseline: str | None = None) -> list[TaskGroup]:
@@ -180,6 +204,28 @@ def _distinct_names(names: list[str], details: list[dict[str, str]]) -> list[str
     return [name if names.count(name) == 1 else f"{name} #{1 + names[:k].count(name)}" for k, name in enumerate(names)]
 
 
+def sweeps(group: TaskGroup) -> list[Sweep]:
+    """The contestants that differ in eta alone, or in lr alone, where there are at least three values."""
+    swept = []
+    for option in ("eta", "lr"):
+        alike: dict[str, list[tuple[float, ContestantRuns]]] = {}
+        for contestant in group.contestants:
+            options = dict(contestant.optimizer.options)
+            value = options.pop(option, None)
+            if is_number(value):
+                identity = _canonical([contestant.class_path, contestant.optimizer.schedule, options])
+                alike.setdefault(identity, []).append((float(value), contestant))
+        for points in alike.values():
+            if len({value for value, _ in points}) >= 3:
+                swept.append(Sweep(option, sorted(points, key=lambda point: point[0])))
+    return swept
+
+
+def is_number(value: object) -> TypeGuard[int | float]:
+    """Whether an option is a number; True and False are not."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
 def recorded_metrics(groups: Iterable[TaskGroup]) -> list[str]:
     """The metrics that the runs recorded: validation loss and accuracy first, then the rest by name."""
     names = {
@@ -217,3 +263,24 @@ def value_at(run: Run, metric: str, epoch: int | None = None) -> float | None:
         records = [record for record in run.epochs if record["epoch"] == epoch and not record.get("diverged")]
     value = records[0].get(metric) if records else None
     return float(value) if value is not None and math.isfinite(value) else None
+
+
+def to_frame(groups: Iterable[TaskGroup]) -> DataFrame:
+    """The recorded epochs as a pandas DataFrame: one row per run and epoch, one column per recorded value.
+
+    Texts: task, optimizer. Whole numbers: seed, epoch, and (with gaps) step, jobs, skipped. `diverged` is a bool.
+    Everything else is a float, NaN where nothing was recorded.
+    """
+    pandas = require("pandas", extra="lab")
+    rows = [
+        {"task": group.name, "optimizer": contestant.label, "seed": run.seed, **record}
+        for group in groups
+        for contestant in group.contestants
+        for run in contestant.runs
+        for record in run.epochs
+    ]
+    types = {"task": "str", "optimizer": "str", "seed": "int64", "epoch": "int64"}
+    types |= dict.fromkeys((name for row in rows for name in row if name not in types), "float64")
+    types |= dict.fromkeys(("step", "jobs", "skipped"), "Int64") | {"diverged": "boolean"}
+    table = pandas.DataFrame(rows, columns=list(types)).astype(types)
+    return table.fillna({"diverged": False}).astype({"diverged": "bool"})

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from surefoot.lab.analyse.audit import Finding, check
+from surefoot.lab.analyse.audit import Finding, audit
 from surefoot.lab.analyse.comparison import summarise
 from surefoot.lab.report.context import ReportContext, Section
 from surefoot.lab.report.figures import BUDGET
@@ -46,11 +46,11 @@ def write_report(
         baseline: the label to compare with; the first contestant when not given.
         target: the value whose time is taken; see `summarise`.
         metrics: which metrics to show, the leading one first; all when not given.
-        findings: honesty findings to show instead of those of `check(runs)`.
+        findings: honesty findings to show instead of those of `audit(runs)`.
         command: the command that made the runs; by default what was recorded with them.
     """
     summary = summarise(runs, metrics=metrics, baseline=baseline, target=target)
-    shown = list(check(runs, baseline) if findings is None else findings)
+    shown = list(audit(runs, baseline) if findings is None else findings)
     names = ", ".join(", ".join(filter(None, [group.name, fork_start(group)])) for group in summary.groups)
     title = title or f"Optimizers on {names or 'nothing yet'}"
     budget = BUDGET

@@ -6,9 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from surefoot.lab.analyse.audit import sweeps
 from surefoot.lab.analyse.comparison import Comparison, time_to_target
-from surefoot.lab.analyse.groups import ContestantRuns, TaskGroup, higher_is_better, value_at
+from surefoot.lab.analyse.groups import ContestantRuns, TaskGroup, higher_is_better, sweeps
 from surefoot.lab.analyse.stats import MeanStd, mean_std
 from surefoot.lab.analyse.verdicts import number, plus_minus
 from surefoot.lab.report.figures import Axis, Line, Markers, Panel, mean_curve
@@ -61,7 +60,7 @@ def _sweep(contestants: list[tuple[float, ContestantRuns]], metric: str, series:
         text.append(f"{contestant.label}\n{plus_minus(final.mean, final.std)} (n={final.n}{lost})")
     first = contestants[0][1]
     return Line(
-        (first.optimizer.class_path or first.label).rpartition(".")[2].rpartition(":")[2],
+        first.class_name,
         [value for value, _, _ in points],
         [final.mean for _, _, final in points],
         series[first.label],
@@ -81,7 +80,7 @@ def _level(contestant: ContestantRuns, metric: str, values: list[float], series:
 
 
 def _final(contestant: ContestantRuns, metric: str) -> MeanStd:
-    return mean_std([value for run in contestant.runs if (value := value_at(run, metric)) is not None])
+    return mean_std(contestant.final_values(metric))
 
 
 def time_to_target_panel(group: TaskGroup, rows: list[Comparison], series: dict[str, int]) -> Panel | None:
