@@ -15,7 +15,7 @@ from torch.nn import Parameter
 
 from surefoot import AdamCB, AdamS, LossAware, MomentumUCB
 from surefoot.optim.named import OPTIMIZERS
-from surefoot.statistics import blank
+from surefoot.statistics import no_statistics
 
 
 def make(cls: type[LossAware] = AdamCB, **options: Any) -> tuple[Tensor, LossAware]:
@@ -226,7 +226,7 @@ def test_distributed_checkpointing_may_create_state(cls: type[LossAware], captur
     _init_optim_state(optimizer)
     assert torch.equal(p.detach(), torch.tensor([1.0, -2.0]))
     assert float(optimizer.param_groups[0]["lr"]) == pytest.approx(1e-3)
-    assert torch.equal(optimizer.param_groups[0]["seen"], blank())
+    assert torch.equal(optimizer.param_groups[0]["seen"], no_statistics())
     state = optimizer.state[p]
     assert {name for name, x in state.items() if x.shape == p.shape} == set(
         cls.engine.state_names(optimizer.param_groups[0])
@@ -262,4 +262,4 @@ def test_only_that_call_may_come_without_a_loss() -> None:
     # A closure that left its batch out gives neither a loss nor a gradient.
     p.grad = None
     assert optimizer.step(lambda: None) is None
-    assert torch.equal(optimizer.param_groups[0]["seen"], blank())
+    assert torch.equal(optimizer.param_groups[0]["seen"], no_statistics())

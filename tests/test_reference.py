@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-import surefoot.reference
+import surefoot.optim.published
 from surefoot import AdamCB, AdamPI, AdamS, AdamUCB, LossAware, Momentum, MomentumCB, MomentumS, MomentumUCB, NAdamUCB
 from surefoot.reference import Reference
 
@@ -64,7 +64,7 @@ def known_noise(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[int, int], float]
     def draw(seed: int, step: int, stream: int) -> float:
         return drawn.setdefault((step, stream), math.sin(1.0 + 7.0 * len(drawn)))
 
-    monkeypatch.setattr(surefoot.reference, "standard_normal", draw)
+    monkeypatch.setattr(surefoot.optim.published, "standard_normal", draw)
     return drawn
 
 

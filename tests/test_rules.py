@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from surefoot import AdamS, LossAwareAdam
-from surefoot.rules import FARTHEST, RULES, Rule, find_rule, from_objective, weigh
-from surefoot.statistics import Seen, blank
+from surefoot.rules import MAX_UNIT_DEVIATION, RULES, Rule, find_rule, from_objective, weigh
+from surefoot.statistics import LossStats, no_statistics
 
 NORMAL = torch.distributions.Normal(torch.tensor(0.0, dtype=torch.float64), torch.tensor(1.0, dtype=torch.float64))
 BEST = 0.8
-SEEN = Seen(count=9.0, mean=1.2, std=0.4, best=BEST)
+STATS = LossStats(count=9.0, mean=1.2, std=0.4, best=BEST)
 
 
 def _improvement(mean: Tensor, std: Tensor, eta: float) -> tuple[Tensor, Tensor]:
@@ -51,15 +51,15 @@ OBJECTIVES = {
 }
 
 
-def tilt_of(rule: Rule, seen: Seen, eta: float, noise: float = 0.0) -> float:
-    return float(weigh(rule, seen, 2.0, eta, noise, "unit").tilt)
+def tilt_of(rule: Rule, stats: LossStats, eta: float, noise: float = 0.0) -> float:
+    return float(weigh(rule, stats, 2.0, eta, noise, "unit").tilt)
 
 
 @pytest.mark.parametrize(("name", "eta"), [(name, eta) for name, (_, etas) in OBJECTIVES.items() for eta in etas])
 def test_the_tilt_is_that_of_the_objective(name: str, eta: float) -> None:
     by_autograd = from_objective(OBJECTIVES[name][0])
     close = 1e-4 if name == "cvar" else 1e-10  # the integral is cut into finitely many quantiles
-    assert tilt_of(RULES[name], SEEN, eta) == pytest.approx(tilt_of(by_autograd, SEEN, eta), rel=close, abs=1e-15)
+    assert tilt_of(RULES[name], STATS, eta) == pytest.approx(tilt_of(by_autograd, STATS, eta), rel=close, abs=1e-15)
 
 
 def test_every_rule_is_covered_here_or_below() -> None:
@@ -70,18 +70,18 @@ def test_every_rule_is_covered_here_or_below() -> None:
 @pytest.mark.parametrize("mean", [1.2, -1.2])
 def test_cb_is_the_papers_two_sided_bound(mean: float, loss: float) -> None:
     eta, std = 0.1, 0.4
-    seen = Seen(count=9.0, mean=mean, std=std)
+    stats = LossStats(count=9.0, mean=mean, std=std)
     bracket = std * abs(mean) - (eta * abs(mean) - std) * (loss - mean)
-    assert weigh(RULES["cb"], seen, loss, eta, 0.0, "paper").weight == pytest.approx(bracket, rel=1e-14)
-    unit = weigh(RULES["cb"], seen, loss, eta, 0.0, "unit")
+    assert weigh(RULES["cb"], stats, loss, eta, 0.0, "paper").weight == pytest.approx(bracket, rel=1e-14)
+    unit = weigh(RULES["cb"], stats, loss, eta, 0.0, "unit")
     assert unit.tilt == pytest.approx(std / abs(mean) - eta, rel=1e-14)
     assert unit.weight == pytest.approx(bracket / (std * abs(mean)), rel=1e-13)
 
 
 def test_s_is_ucb_with_a_noisy_eta() -> None:
     for noise in (-1.7, 0.0, 0.6):
-        ours = weigh(RULES["s"], SEEN, 2.0, 0.3, noise, "paper")
-        assert ours == weigh(RULES["ucb"], SEEN, 2.0, 0.3 * noise, 0.0, "paper")
+        ours = weigh(RULES["s"], STATS, 2.0, 0.3, noise, "paper")
+        assert ours == weigh(RULES["ucb"], STATS, 2.0, 0.3 * noise, 0.0, "paper")
 
 
 @settings(max_examples=200, deadline=None)
@@ -97,11 +97,11 @@ def test_s_is_ucb_with_a_noisy_eta() -> None:
 def test_host_and_device_agree(
     name: str, weighting: Any, mean: float, std: float, loss: float, eta: float, noise: float
 ) -> None:
-    seen = Seen(count=5.0, mean=mean, std=std, best=mean - 0.5)
-    host = weigh(RULES[name], seen, loss, eta, noise, weighting)
+    stats = LossStats(count=5.0, mean=mean, std=std, best=mean - 0.5)
+    host = weigh(RULES[name], stats, loss, eta, noise, weighting)
     device = weigh(
         RULES[name],
-        Seen(*torch.tensor(seen, dtype=torch.float64).unbind()),
+        LossStats(*torch.tensor(stats, dtype=torch.float64).unbind()),
         torch.tensor(loss, dtype=torch.float64),
         eta,
         torch.tensor(noise, dtype=torch.float64),
@@ -114,15 +114,15 @@ def test_host_and_device_agree(
         assert host.z == pytest.approx((loss - mean) / std)
         if name != "cb" or abs(mean) > 1e-3:
             lean = host.tilt * host.z
-            kept = max(-FARTHEST, min(FARTHEST, lean)) if weighting == "unit" else lean
+            kept = max(-MAX_UNIT_DEVIATION, min(MAX_UNIT_DEVIATION, lean)) if weighting == "unit" else lean
             assert host.weight == pytest.approx(scale * (1 + kept), rel=1e-9, abs=1e-9 * scale * (1 + abs(lean)))
 
 
 @pytest.mark.parametrize("u", [-1e70, -1e8, -1e4, -300.0, -40.0, -30.1, -29.9, -5.0, 0.0, 3.0, 40.0])
 def test_expected_improvement_far_from_the_best(u: float) -> None:
-    seen = Seen(count=5.0, mean=0.0, std=1.0, best=u)
-    host = RULES["ei"].lean(seen, 0.0, 0.0)[0]
-    device = RULES["ei"].lean(Seen(*torch.tensor(seen, dtype=torch.float64).unbind()), 0.0, 0.0)[0]
+    stats = LossStats(count=5.0, mean=0.0, std=1.0, best=u)
+    host = RULES["ei"].lean(stats, 0.0, 0.0)[0]
+    device = RULES["ei"].lean(LossStats(*torch.tensor(stats, dtype=torch.float64).unbind()), 0.0, 0.0)[0]
     assert math.isfinite(host)
     assert float(device) == pytest.approx(host, rel=1e-8, abs=1e-300)
     if u < -5:  # a gap of u standard deviations: the ratio lies between -u and -u - 1/u
@@ -136,9 +136,9 @@ def test_no_first_step_climbs(name: str, loss: float, weighting: Any) -> None:
     rule = RULES[name]
     for noise in (-2.0, 2.0):
         for eta in {rule.eta, 0.3}:
-            first = weigh(rule, Seen(), loss, eta, noise, weighting)
+            first = weigh(rule, LossStats(), loss, eta, noise, weighting)
             reading = torch.tensor(loss, dtype=torch.float64)
-            device = weigh(rule, Seen(*blank().unbind()), reading, eta, noise, weighting)
+            device = weigh(rule, LossStats(*no_statistics().unbind()), reading, eta, noise, weighting)
             assert first.weight >= 0
             assert first.z == 0
             assert float(device.weight) == pytest.approx(first.weight, rel=1e-14)
@@ -176,13 +176,13 @@ def _hopeless(mean: Tensor, std: Tensor, eta: float) -> Tensor:
 def test_an_objective_of_ones_own() -> None:
     rule = from_objective(_risk, eta=0.5)
     assert rule.name == "_risk"
-    assert tilt_of(rule, SEEN, 0.5) == pytest.approx(2 * 0.5 * SEEN.std)
-    there = Seen(*torch.tensor(SEEN, dtype=torch.float64).unbind())
+    assert tilt_of(rule, STATS, 0.5) == pytest.approx(2 * 0.5 * STATS.std)
+    there = LossStats(*torch.tensor(STATS, dtype=torch.float64).unbind())
     on_device = weigh(rule, there, torch.tensor(2.0), 0.5, 0.0, "unit")
-    assert float(on_device.tilt) == pytest.approx(2 * 0.5 * SEEN.std)
+    assert float(on_device.tilt) == pytest.approx(2 * 0.5 * STATS.std)
     assert not on_device.tilt.requires_grad
     again = pickle.loads(pickle.dumps(rule))
-    assert tilt_of(again, SEEN, 0.5) == tilt_of(rule, SEEN, 0.5)
+    assert tilt_of(again, STATS, 0.5) == tilt_of(rule, STATS, 0.5)
 
 
 @pytest.mark.parametrize("capturable", [False, True])
@@ -193,8 +193,8 @@ def test_an_objective_without_slope_while_there_is_no_spread(capturable: bool) -
         p.grad = torch.ones(2)
         optimizer.step(loss=torch.tensor(loss))
         assert p.isfinite().all()
-    (seen,) = optimizer.confidence()
-    assert seen["skipped"] == 0
+    (stats,) = optimizer.confidence()
+    assert stats["skipped"] == 0
     assert p.sum() != 0
 
 
@@ -203,13 +203,13 @@ def test_a_weight_that_is_not_finite_is_skipped(capturable: bool) -> None:
     p = torch.zeros(2, requires_grad=True)
     p.grad = torch.ones(2)
     optimizer = LossAwareAdam([p], rule=from_objective(_hopeless), weighting="unit", capturable=capturable)
-    optimizer.param_groups[0]["seen"] = torch.tensor(SEEN, dtype=torch.float64)
+    optimizer.param_groups[0]["seen"] = torch.tensor(STATS, dtype=torch.float64)
     optimizer.step(loss=torch.tensor(2.0))
     assert torch.equal(p.detach(), torch.zeros(2))
-    seen = Seen(*optimizer.param_groups[0]["seen"].tolist())  # the loss itself was an ordinary one
-    assert (seen.count, seen.skipped) == (SEEN.count + 1, 1)
-    assert SEEN.mean < seen.mean < 2.0
-    assert math.isnan(seen.weight)
+    stats = LossStats(*optimizer.param_groups[0]["seen"].tolist())  # the loss itself was an ordinary one
+    assert (stats.count, stats.skipped) == (STATS.count + 1, 1)
+    assert STATS.mean < stats.mean < 2.0
+    assert math.isnan(stats.weight)
     optimizer.param_groups[0]["nonfinite"] = "raise"
     with pytest.raises(FloatingPointError, match="weights the gradient by nan"):
         optimizer.step(loss=torch.tensor(2.0))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from surefoot import AdamUCB
-from surefoot.statistics import Ledger, Seen, blank, observe
+from surefoot.statistics import LossStats, no_statistics
 
 EPS = 2.0**-52
 BETAS = st.sampled_from([0.0, 0.5, 0.9, 0.99, 0.999])
@@ -37,19 +37,19 @@ def exact(losses: list[float], beta: float) -> tuple[float, float]:
     return float(mean), float(root)
 
 
-def watch(losses: list[float], beta: float) -> Seen:
-    seen = Seen()
+def watch(losses: list[float], beta: float) -> LossStats:
+    stats = LossStats()
     for loss in losses:
-        seen = observe(seen, loss, beta)
-    return seen
+        stats = stats.with_loss(loss, beta)
+    return stats
 
 
-def watch_on_device(losses: list[float], beta: float) -> Seen:
-    seen = Seen(*blank().unbind())
+def watch_on_device(losses: list[float], beta: float) -> LossStats:
+    stats = LossStats(*no_statistics().unbind())
     for loss in losses:
-        seen = observe(seen, torch.tensor(loss, dtype=torch.float64), beta)
-    assert all(isinstance(x, Tensor) for x in seen)
-    return Seen(*map(float, seen))
+        stats = stats.with_loss(torch.tensor(loss, dtype=torch.float64), beta)
+    assert all(isinstance(x, Tensor) for x in stats)
+    return LossStats(*map(float, stats))
 
 
 @settings(max_examples=150, deadline=None)
@@ -62,20 +62,20 @@ def test_mean_and_std_are_those_of_exact_arithmetic(losses: list[float], beta: f
     # square of a large mean, in which the std would be lost.
     size, spread = max(map(abs, losses)), max(losses) - min(losses)
     allowed = 8 * EPS * (size + spread / (1 - beta))
-    for seen in (watch(losses, beta), watch_on_device(losses, beta)):
-        assert seen.mean == pytest.approx(mean, rel=0, abs=allowed)
-        assert seen.std == pytest.approx(std, rel=0, abs=allowed)
-        assert seen.count == len(losses)
+    for stats in (watch(losses, beta), watch_on_device(losses, beta)):
+        assert stats.mean == pytest.approx(mean, rel=0, abs=allowed)
+        assert stats.std == pytest.approx(std, rel=0, abs=allowed)
+        assert stats.count == len(losses)
 
 
 @settings(max_examples=50, deadline=None)
 @given(st.floats(-1e300, 1e300), st.integers(1, 50), BETAS)
 def test_a_constant_loss_has_no_spread_at_all(loss: float, count: int, beta: float) -> None:
     for watched in (watch, watch_on_device):
-        seen = watched([loss] * count, beta)
-        assert seen.mean == loss
-        assert seen.std == 0
-        assert seen.best == loss
+        stats = watched([loss] * count, beta)
+        assert stats.mean == loss
+        assert stats.std == 0
+        assert stats.best == loss
 
 
 @settings(max_examples=50, deadline=None)
@@ -105,9 +105,9 @@ def test_an_optimizer_keeps_the_spread_of_a_large_loss(kind: str) -> None:
         p.grad = torch.ones(2)
         optimizer.step(loss=torch.tensor(loss, dtype=torch.float64))
     mean, std = exact(losses, 0.9)
-    (seen,) = optimizer.confidence()
-    assert float(seen["mean"]) == pytest.approx(mean, rel=0, abs=1e-9)
-    assert float(seen["std"]) == pytest.approx(std, rel=1e-5)
+    (stats,) = optimizer.confidence()
+    assert float(stats["mean"]) == pytest.approx(mean, rel=0, abs=1e-9)
+    assert float(stats["std"]) == pytest.approx(std, rel=1e-5)
 
 
 def test_loss_beta_sets_the_memory_of_the_statistics() -> None:
@@ -118,20 +118,12 @@ def test_loss_beta_sets_the_memory_of_the_statistics() -> None:
         p.grad = torch.ones(1)
         optimizer.step(loss=loss)
     mean, std = exact(losses, 0.5)
-    (seen,) = optimizer.confidence()
-    assert float(seen["mean"]) == pytest.approx(mean, rel=1e-14)
-    assert float(seen["std"]) == pytest.approx(std, rel=1e-14)
+    (stats,) = optimizer.confidence()
+    assert float(stats["mean"]) == pytest.approx(mean, rel=1e-14)
+    assert float(stats["std"]) == pytest.approx(std, rel=1e-14)
 
 
 def test_before_the_first_loss() -> None:
-    seen = Seen(*blank().tolist())
-    assert (seen.count, seen.mean, seen.std, seen.skipped, seen.weight) == (0, 0, 0, 0, 1)
-    assert seen.best == math.inf
-
-
-def test_a_ledger_and_its_vector_are_one_memory() -> None:
-    ledger = Ledger(blank())
-    ledger.write(Seen(count=2.0, mean=5.0))
-    assert ledger.vector.tolist() == list(Seen(count=2.0, mean=5.0))
-    ledger.vector[1] = 7.0
-    assert ledger.read() == Seen(count=2.0, mean=7.0)
+    stats = LossStats(*no_statistics().tolist())
+    assert (stats.count, stats.mean, stats.std, stats.skipped, stats.weight) == (0, 0, 0, 0, 1)
+    assert stats.best == math.inf

@@ -1,52 +1,145 @@
-"""The half of an optimizer that is told the loss; what is made of it is the other half's business."""
+"""How a loss reaches an optimizer: what counts as one, losses recorded for the next step, the mean over ranks."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.optim import Optimizer
 
-from surefoot import readings
-from surefoot.optim.engines.base import scalar_on
-from surefoot.statistics import Number, Seen
+from surefoot.statistics import Number, by_name, is_distributed, scalar_on
+
+HOW_TO_PASS_THE_LOSS = (
+    "pass it as step(loss=loss), return it from the closure of step(closure), or hand over each micro-batch's loss "
+    "with record_loss(loss) before step() (inside Lightning, Transformers or Accelerate, surefoot.integrations does it "
+    "for you)"
+)
+
+
+def as_scalar(loss: Any, *, owner: str) -> Number:
+    """Turn a loss into a float, or into a detached 0-d tensor that stays on its device.
+
+    >>> as_scalar(torch.tensor([2.5], requires_grad=True), owner="AdamS").item()
+    2.5
+    """
+    if type(loss) is float:
+        return loss
+    if isinstance(loss, Tensor):
+        if loss.numel() != 1:
+            what = "is empty" if loss.numel() == 0 else f"has {loss.numel()} elements"
+            raise ValueError(
+                f"{owner} needs one number as the loss, but the tensor {what} (shape {tuple(loss.shape)}); "
+                "reduce it first, for example with loss.mean()"
+            )
+        if loss.is_complex():
+            raise ValueError(f"{owner} needs a real loss, but got {loss.dtype}; pass its real part or its abs()")
+        loss = loss.detach()
+        loss = loss.full_tensor() if hasattr(loss, "full_tensor") else loss
+        # In half precision a sum of many losses would round or overflow.
+        is_precise = loss.is_floating_point() and loss.dtype.itemsize >= 4
+        return loss.reshape(()) if is_precise else loss.reshape(()).to(torch.float32)
+    try:
+        return math.fsum((loss,))  # like float(), but refuses a string
+    except (TypeError, ValueError, OverflowError) as error:
+        raise TypeError(
+            f"{owner} needs the loss as a number or a tensor with one element, but got {type(loss).__name__}: {loss!r}"
+        ) from error
+
+
+def check_share(weight: Any, owner: str = "record_loss", name: str = "weight") -> float:
+    """Refuse a micro-batch weight that has no meaning; numbers of any kind are accepted, also NumPy's."""
+    if isinstance(weight, Tensor):
+        raise TypeError(f"{owner} needs its {name} as a number, but got a tensor; pass {name}.item()")
+    if isinstance(weight, (str, bytes)) or not (hasattr(weight, "__float__") and 0 < weight < math.inf):
+        raise ValueError(f"{owner} needs a positive, finite {name}, but got {weight!r}; pass the number of samples")
+    return float(weight)
+
+
+class RecordedLosses:
+    """Losses recorded since the last step, as a weighted sum on their device.
+
+    A step may never come (GradScaler skips one on overflow), and its losses must not be left to the next one. So
+    `zero_grad` opens a new window, and a step reads the newest window that is not empty.
+    """
+
+    EMPTY: tuple[tuple[Number, float], tuple[Number, float]] = ((0.0, 0.0), (0.0, 0.0))
+
+    def __init__(self) -> None:
+        self.windows = self.EMPTY
+
+    def add(self, loss: Number, weight: float) -> None:
+        """Add the loss of a micro-batch."""
+        older, (total, total_weight) = self.windows
+        self.windows = (older, (total + weight * loss, total_weight + weight))
+
+    def open_window(self) -> None:
+        """Gradients were cleared."""
+        self.windows = (self.windows[1], (0.0, 0.0)) if self.windows[1][1] else self.EMPTY
+
+    def take(self) -> tuple[Number, float] | None:
+        """The weighted sum and the total weight of the losses recorded for this step, or None; then all are dropped."""
+        if self.windows is self.EMPTY:
+            return None
+        older, newest = self.windows
+        self.clear()
+        return newest if newest[1] else older
+
+    def clear(self) -> None:
+        """Drop all recorded losses."""
+        self.windows = self.EMPTY
+
+
+def mean_over_ranks(total: Number, weight: float, group: Any, param_groups: list[dict[str, Any]]) -> Number:
+    """The mean loss of all ranks."""
+    on_host = not isinstance(total, Tensor)
+    if on_host:  # gloo reduces on the CPU, NCCL only on its device
+        device = torch.device("cpu")
+        if "gloo" not in str(dist.get_backend(group)):
+            device = next((p.device for param_group in param_groups for p in param_group["params"]), device)
+        pair = torch.tensor([total, weight], dtype=torch.float64, device=device)
+    else:
+        pair = torch.stack([total.double(), torch.full_like(total, weight, dtype=torch.float64)])
+    dist.all_reduce(pair, group=group)
+    return pair[0].item() / pair[1].item() if on_host else pair[0] / pair[1]
 
 
 class TakesLoss(Optimizer):
-    """An optimizer whose ``step`` needs the loss, and which keeps statistics of it in its parameter groups."""
+    """The part of an optimizer that receives the loss; its statistics are in the parameter groups."""
 
     process_group: Any
-    _gathered: readings.Gathered
+    _recorded: RecordedLosses
 
     def record_loss(self, loss: Any, weight: float = 1) -> None:
-        """Hand over a micro-batch's loss; the next step uses the weighted mean of what was recorded for it.
+        """Hand over a micro-batch's loss; the next step uses the weighted mean of the losses recorded for it.
 
         Args:
             loss: a number or a one-element tensor (it stays on its device; nothing waits for it).
             weight: the micro-batch's share, such as its number of samples.
         """
-        self._gathered.add(readings.as_scalar(loss, who=type(self).__name__), readings.check_mass(weight))
+        self._recorded.add(as_scalar(loss, owner=type(self).__name__), check_share(weight))
 
     def forget_losses(self) -> None:
-        """Let go of what was recorded, where a step will not come and gradients are not cleared with zero_grad()."""
-        self._gathered.clear()
+        """Drop recorded losses, for a step that will not come and gradients that are not cleared with zero_grad()."""
+        self._recorded.clear()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Clear the gradients, and let go of losses whose step was skipped."""
-        self._gathered.open_window()
+        """Clear the gradients, and drop losses whose step was skipped."""
+        self._recorded.open_window()
         super().zero_grad(set_to_none)
 
     def confidence(self) -> list[dict[str, Tensor]]:
-        """What was seen of the loss and made of it, one dict per group: mean, std, z, tilt, weight, skipped.
+        """The statistics of the loss and the last z, tilt and weight: a dict per group, with mean, std, skipped too.
 
-        The values are 0-d tensors where the statistics live; ``float()`` reads one.
+        The values are 0-d tensors on the device of the statistics; ``float()`` reads one.
         """
-        return [described(group["seen"]) for group in self.param_groups]
+        return [by_name(group["seen"]) for group in self.param_groups]
 
     def _evaluate(self, closure: Callable[[], Any] | None) -> Any:
-        """What the closure returns, computed with gradients; None without one."""
+        """The closure's value, computed with gradients; None without a closure."""
         if closure is None:
             return None
         if not callable(closure):  # step(loss) is what everybody writes first
@@ -57,35 +150,49 @@ class TakesLoss(Optimizer):
         with torch.enable_grad():
             return closure()
 
-    def _reading(self, loss: Any, returned: Any) -> Number | None:
+    def _read_loss(self, loss: Any, returned: Any) -> Number | None:
         """The loss of this step, averaged over ranks: a float on the host or a tensor on its device."""
-        recorded = self._gathered.take()
+        recorded = self._recorded.take()
         given = loss if loss is not None else (returned if recorded is None else None)
-        # In a graph to capture or to compile a number that lies on the CPU stays a tensor too.
-        stays = torch.compiler.is_compiling()
+        # In a graph to capture or to compile, a loss on the CPU stays a tensor too.
+        is_compiling = torch.compiler.is_compiling()
+        stays_tensor = is_compiling
         for group in self.param_groups:
-            stays = stays or bool(group.get("capturable"))
+            stays_tensor = stays_tensor or bool(group.get("capturable"))
         if given is not None:
-            if type(given) is Tensor and given.is_cpu and given.numel() == 1 and not (stays or given.is_complex()):
+            if (
+                type(given) is Tensor
+                and given.is_cpu
+                and given.numel() == 1
+                and not (stays_tensor or given.is_complex())
+            ):
                 given = given.item()
             if type(given) is not float:
-                given = readings.as_scalar(given, who=type(self).__name__)
-            elif torch.compiler.is_compiling():  # a graph with the number in it would serve this step only
-                home = self.param_groups[0]["params"][0].device
-                given = scalar_on(home, given)
+                given = as_scalar(given, owner=type(self).__name__)
+            elif is_compiling:  # a graph with the number in it would serve this step only
+                given = scalar_on(self.param_groups[0]["params"][0].device, given)
             recorded = (given, 1.0)
         if recorded is None:
             return None
-        reading = readings.average(*recorded, self.process_group, self.param_groups)
-        return reading.item() if isinstance(reading, Tensor) and reading.is_cpu and not stays else reading
+        total, weight = recorded
+        if is_distributed(self.process_group):  # otherwise replicas would diverge
+            mean = mean_over_ranks(total, weight, self.process_group, self.param_groups)
+        else:
+            mean = total if weight == 1 else total / weight
+        return mean.item() if isinstance(mean, Tensor) and mean.is_cpu and not stays_tensor else mean
 
+    def _check_that_no_loss_is_needed(self, closure: Any) -> None:
+        """Accept a step without a loss only where there is nothing to weight.
 
-def described(vector: Tensor) -> dict[str, Tensor]:
-    """The statistics by name, as a copy that later steps leave alone.
-
-    >>> from surefoot.statistics import blank
-    >>> list(described(blank()))
-    ['mean', 'std', 'z', 'tilt', 'weight', 'skipped']
-    """
-    seen = Seen(*vector.clone().unbind())
-    return {name: getattr(seen, name) for name in ("mean", "std", "z", "tilt", "weight", "skipped")}
+        Distributed checkpointing makes such a call to create state. And a closure that left out its batch returns
+        neither a loss nor gradients.
+        """
+        groups = self.param_groups
+        if closure is not None and all(p.grad is None for group in groups for p in group["params"]):
+            return
+        creates_state = closure is None and all(
+            float(group.get("lr") or 0) == 0 and all(p.grad is None or not p.grad.any() for p in group["params"])
+            for group in groups
+        )
+        if not creates_state:
+            raise RuntimeError(f"{type(self).__name__}.step() got no loss: {HOW_TO_PASS_THE_LOSS}")

@@ -1,24 +1,16 @@
 """The paper's algorithms line by line: slow, plain, one tensor after the other.
 
-``Reference`` is the oracle that the fast paths are tested against, in float64. ``published_step`` is what
-``reference=True`` runs: the recipe as it was published, which differs from Surefoot's defaults in three places (the
-signed weight while there is no spread, one noise draw per tensor, eps added before bias correction).
+``Reference`` is the oracle that the fast optimizers are tested against, in float64. It imports none of what it checks.
 """
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from surefoot.noise import standard_normal
-from surefoot.optim.state import bucket
-from surefoot.statistics import Seen
-
-if TYPE_CHECKING:
-    from surefoot.optim.loss_aware import LossAware
 
 
 def paper_weight(rule: str, loss: float, mu: float, sigma: float, eta: float, noise: float) -> float:
@@ -71,45 +63,6 @@ def algorithm_2(
         return
     v_hat = v / (1 - beta2**t)
     theta.sub_(lr * m_hat / (v_hat.sqrt() + eps))
-
-
-def published_step(optimizer: LossAware, index: int, group: dict[str, Any], loss: float, seen: Seen) -> Seen:
-    """One step of the published recipe on the optimizer's own state; returns what was seen with the last weight."""
-    beta = optimizer._loss_beta(group)
-    mass = 1 - beta**seen.count
-    mu = seen.mean * mass / (mass + group.get("eps", 1e-8))
-    square = (seen.std**2 + seen.mean**2) * mass / (mass + group.get("eps", 1e-8))
-    sigma = math.sqrt(max(square - mu**2, 0.0))
-    weight = 0.0
-    engine = optimizer.engine
-    found = optimizer._lists(group, on_device=True, apart=True)
-    for i, members in enumerate(bucket(engine, group, *found, on_device=True, singly=True)):
-        theta, g = members.params[0], members.grads[0]
-        # One draw per tensor: tensors are numbered on from a million, clear of the parameter groups' own streams.
-        noise = standard_normal(group["seed"], int(seen.count), 1_000_000 * (index + 1) + i)
-        weight = paper_weight(optimizer.rule.name, loss, mu, sigma, group["eta"], noise)
-        g = -g if group["maximize"] else g
-        if group["decoupled_weight_decay"]:
-            theta.mul_(1 - float(group["lr"]) * group["weight_decay"])
-        else:
-            g = g + group["weight_decay"] * theta
-        members.step += 1
-        _update(engine.name, group, theta, weight * g, [column[0] for column in members.kept], members.step)
-    flat = sigma == 0
-    z = 0.0 if flat else (loss - mu) / sigma
-    # The paper's scale is the std, for CB times abs(mu); the plain rule has none.
-    scale = {"plain": 0.0, "cb": sigma * abs(mu)}.get(optimizer.rule.name, sigma)
-    tilt = 0.0 if scale == 0 or z == 0 else (weight / scale - 1) / z
-    return seen._replace(z=z, tilt=tilt, weight=weight)
-
-
-def _update(engine: str, group: dict[str, Any], theta: Tensor, g: Tensor, kept: list[Tensor], step: Tensor) -> None:
-    lr, t = float(group["lr"]), int(step.item())
-    if engine == "momentum":
-        algorithm_1(theta, g, kept[0], t, lr, group["momentum"])
-    else:
-        betas = (float(group["betas"][0]), float(group["betas"][1]))
-        algorithm_2(theta, g, kept[0], kept[1], t, lr, betas, group["eps"], eps_first=True)
 
 
 class Reference:

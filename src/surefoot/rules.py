@@ -1,8 +1,8 @@
-"""Rules: from what was seen of the loss to the tilt, and from the tilt to the weight of the current gradient.
+"""Rules: from the statistics of the loss to the tilt, and from the tilt to the weight of the current gradient.
 
 For an objective ``a(mean, std)`` the gradient of every mini-batch is weighted by ``scale * (1 + tilt * z)`` with
-``tilt = a_std / a_mean`` and ``z = (loss - mean) / std``. A rule is one function; adding it to ``RULES`` puts it under
-every test that sweeps the table.
+``tilt = a_std / a_mean`` and ``z = (loss - mean) / std``. A rule is one function. Add it to ``RULES``, and all tests
+that go through the table test it too.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from surefoot.statistics import Number, Seen
+from surefoot.statistics import LossStats, Number
 
 Weighting = Literal["paper", "unit"]
-#: With weighting="unit" the weight stays within so much of 1: after a while of equal losses any other one is unusual by
-#: millions of std, and a step would be multiplied by that.
-FARTHEST = 100.0
+#: With weighting="unit" the weight differs from 1 by at most this: after many equal losses the std is tiny, the next
+#: loss may be millions of std away, and the step would be multiplied by that.
+MAX_UNIT_DEVIATION = 100.0
 Lean = tuple[Number, Number]
 
 
@@ -29,13 +29,13 @@ Lean = tuple[Number, Number]
 class Rule:
     """A member of the family.
 
-    ``lean(seen, eta, noise)`` returns ``(tilt * factor, factor)``: the factor lets a rule say a tilt that would divide
+    ``lean(stats, eta, noise)`` returns ``(tilt * factor, factor)``: the factor lets a rule say a tilt that would divide
     by zero (CB divides by the mean). The paper's scale is ``factor * std``. ``eta`` is the default, ``check`` says in
     words which eta is allowed.
     """
 
     name: str
-    lean: Callable[[Seen, float, Number], Lean]
+    lean: Callable[[LossStats, float, Number], Lean]
     eta: float
     uses_noise: bool = False
     #: Whether weighting="paper" multiplies by the std; the plain rule is the plain optimizer whatever the weighting.
@@ -56,82 +56,91 @@ def where(condition: Number, then: Number, otherwise: Number) -> Number:
     return torch.where(condition, then, otherwise)
 
 
-def weigh(rule: Rule, seen: Seen, loss: Number, eta: float, noise: Number, weighting: Weighting) -> Seen:
-    """Work out z, tilt and weight of the current loss from what was seen before it.
+class Weight(NamedTuple):
+    """The weight of a gradient, with the tilt and the z that it was computed from."""
 
-    >>> seen = Seen(count=9.0, mean=1.0, std=0.5)
-    >>> weigh(RULES["ucb"], seen, 2.0, 0.1, 0.0, "unit").weight
+    z: Number
+    tilt: Number
+    weight: Number
+
+
+def weigh(rule: Rule, stats: LossStats, loss: Number, eta: Number, noise: Number, weighting: Weighting) -> Weight:
+    """Compute z, tilt and weight of a loss from the statistics of the losses before it.
+
+    >>> stats = LossStats(count=9.0, mean=1.0, std=0.5)
+    >>> weigh(RULES["ucb"], stats, 2.0, 0.1, 0.0, "unit").weight
     1.2
-    >>> weigh(RULES["ucb"], seen, 2.0, 0.1, 0.0, "paper").weight
+    >>> weigh(RULES["ucb"], stats, 2.0, 0.1, 0.0, "paper").weight
     0.6
     """
-    flat = seen.std == 0
-    distance = loss - seen.mean
-    lean, factor = rule.lean(seen, eta, noise)
+    no_spread = stats.std == 0
+    distance = loss - stats.mean
+    lean, factor = rule.lean(stats, eta, noise)
     tilt = lean / (factor + (factor == 0))
     # On the host there is nearly always a spread, and nothing to choose.
-    z = distance / seen.std if flat is False else where(flat, distance * 0.0, distance / (seen.std + flat))
+    z = (
+        distance / stats.std
+        if no_spread is False
+        else where(no_spread, distance * 0.0, distance / (stats.std + no_spread))
+    )
     if weighting == "unit" or not rule.scales:
         weight = 1 + _bounded(tilt * z)
     else:
-        # Never divides by the std. While there is no spread the sign says nothing about the ground: the magnitude
-        # keeps the first step from climbing.
-        weight = factor * seen.std + lean * distance
-        weight = weight if flat is False else where(flat, abs(weight), weight)
-    return tuple.__new__(Seen, (*seen[:5], z, tilt, weight))
+        # This never divides by the std. Without a spread the sign of the distance means nothing: with its magnitude
+        # the first step cannot climb.
+        weight = factor * stats.std + lean * distance
+        weight = weight if no_spread is False else where(no_spread, abs(weight), weight)
+    return Weight(z, tilt, weight)
 
 
-def _bounded(lean: Number) -> Number:
-    """A lean within bounds; one that is not finite stays so, since such a step is to be skipped."""
-    if isinstance(lean, Tensor):
-        return torch.where(lean.isfinite(), lean.clamp(-FARTHEST, FARTHEST), lean)
-    return lean if abs(lean) <= FARTHEST or not math.isfinite(lean) else math.copysign(FARTHEST, lean)
+def _bounded(deviation: Number) -> Number:
+    """A deviation from 1 within bounds; one that is not finite stays so, since such a step is skipped."""
+    if isinstance(deviation, Tensor):
+        bounded = deviation.clamp(-MAX_UNIT_DEVIATION, MAX_UNIT_DEVIATION)
+        return torch.where(deviation.isfinite(), bounded, deviation)
+    if abs(deviation) <= MAX_UNIT_DEVIATION or not math.isfinite(deviation):
+        return deviation
+    return math.copysign(MAX_UNIT_DEVIATION, deviation)
 
 
-def weigh_on_host(rule: Rule, seen: Seen, loss: float, eta: Number, noise: float, weighting: Weighting) -> Seen:
-    """The same in plain floats, whatever kind of number eta is or a rule of the user's own computes with."""
-    found = weigh(rule, seen, loss, float(eta), noise, weighting)
-    return found if type(found.weight) is float else Seen(*map(float, found))
-
-
-def _plain(seen: Seen, eta: float, noise: Number) -> Lean:
+def _plain(stats: LossStats, eta: float, noise: Number) -> Lean:
     return 0.0, 1.0
 
 
-def _ucb(seen: Seen, eta: float, noise: Number) -> Lean:
+def _ucb(stats: LossStats, eta: float, noise: Number) -> Lean:
     return eta, 1.0
 
 
-def _cb(seen: Seen, eta: float, noise: Number) -> Lean:
+def _cb(stats: LossStats, eta: float, noise: Number) -> Lean:
     # Before the first loss there is no relative spread: the upper bound's form stands in.
-    first = seen.count == 0
-    size = abs(seen.mean)
-    return where(first, eta + 0.0 * size, seen.std - eta * size), where(first, 1.0 + 0.0 * size, size)
+    first = stats.count == 0
+    size = abs(stats.mean)
+    return where(first, eta + 0.0 * size, stats.std - eta * size), where(first, 1.0 + 0.0 * size, size)
 
 
-def _s(seen: Seen, eta: float, noise: Number) -> Lean:
+def _s(stats: LossStats, eta: float, noise: Number) -> Lean:
     return eta * noise, 1.0
 
 
-def _shortfall(seen: Seen, eta: float) -> Number:
+def _shortfall(stats: LossStats, eta: float) -> Number:
     """How far, in std, the mean lies below the best mean so far less the margin (0 while nothing was seen)."""
-    best = where(seen.count == 0, seen.mean, seen.best)
-    return (best - eta - seen.mean) / (seen.std + (seen.std == 0))
+    best = where(stats.count == 0, stats.mean, stats.best)
+    return (best - eta - stats.mean) / (stats.std + (stats.std == 0))
 
 
-def _pi(seen: Seen, eta: float, noise: Number) -> Lean:
-    return where(seen.std == 0, 1.0 + 0.0 * seen.mean, _shortfall(seen, eta)), 1.0
+def _pi(stats: LossStats, eta: float, noise: Number) -> Lean:
+    return where(stats.std == 0, 1.0 + 0.0 * stats.mean, _shortfall(stats, eta)), 1.0
 
 
-def _ei(seen: Seen, eta: float, noise: Number) -> Lean:
-    return where(seen.std == 0, 1.0 + 0.0 * seen.mean, -_inverse_mills(_shortfall(seen, eta))), 1.0
+def _ei(stats: LossStats, eta: float, noise: Number) -> Lean:
+    return where(stats.std == 0, 1.0 + 0.0 * stats.mean, -_inverse_mills(_shortfall(stats, eta))), 1.0
 
 
-def _cvar(seen: Seen, eta: float, noise: Number) -> Lean:
+def _cvar(stats: LossStats, eta: float, noise: Number) -> Lean:
     if eta == 0:  # nothing is left out: the mean itself
         return 0.0, 1.0
     if torch.compiler.is_compiling():  # a graph cannot look into the standard library
-        quantile = torch.special.ndtri(torch.full_like(seen.mean, eta))
+        quantile = torch.special.ndtri(torch.full_like(stats.mean, eta))
         return torch.exp(-0.5 * quantile**2) / (math.sqrt(2 * math.pi) * (1 - eta)), 1.0
     normal = NormalDist()
     return normal.pdf(normal.inv_cdf(eta)) / (1 - eta), 1.0
@@ -174,12 +183,12 @@ class ByAutograd:
 
     objective: Callable[[Tensor, Tensor, float], Tensor]
 
-    def __call__(self, seen: Seen, eta: float, noise: Number) -> Lean:
-        on_host = not isinstance(seen.mean, Tensor)
+    def __call__(self, stats: LossStats, eta: float, noise: Number) -> Lean:
+        on_host = not isinstance(stats.mean, Tensor)
         with torch.enable_grad():
             mean, std = (
                 (torch.tensor(x, dtype=torch.float64) if on_host else x.detach().clone()).requires_grad_()
-                for x in (seen.mean, seen.std)
+                for x in (stats.mean, stats.std)
             )
             by_mean, by_std = torch.autograd.grad(
                 self.objective(mean, std, eta), (mean, std), allow_unused=True, materialize_grads=True
@@ -194,12 +203,12 @@ def from_objective(objective: Callable[[Tensor, Tensor, float], Tensor], *, eta:
     """Make a rule of any objective ``a(mean, std, eta)``: its tilt is ``a_std / a_mean``, by autograd.
 
     >>> rule = from_objective(lambda mean, std, eta: mean + eta * std**2, eta=0.5)
-    >>> rule.lean(Seen(count=9.0, mean=1.0, std=2.0), 0.5, 0.0)
+    >>> rule.lean(LossStats(count=9.0, mean=1.0, std=2.0), 0.5, 0.0)
     (2.0, 1.0)
     """
     rule = Rule(getattr(objective, "__name__", "objective"), ByAutograd(objective), eta=eta)
     try:
-        rule.lean(Seen(count=1.0, mean=1.0, std=1.0), eta, 0.0)
+        rule.lean(LossStats(count=1.0, mean=1.0, std=1.0), eta, 0.0)
     except (TypeError, AttributeError, RuntimeError) as error:
         raise ValueError(
             f"the objective {rule.name} must take (mean, std, eta) and give one tensor that autograd can follow; with "

@@ -1,26 +1,28 @@
-"""What was seen of the loss: its running mean and spread, before the current reading.
+"""Statistics of the loss: its running mean and std over the steps so far, and those of the losses of one step.
 
-The weights are exponential and sum to one, so the mean and the std are those of the paper's bias-corrected
-``r`` and ``s``, in a form that does not cancel: a loss of 1e6 that wobbles by 1e-3 keeps its std. Every function
-takes plain floats (statistics on the host) or 0-d tensors (statistics on an accelerator) and returns the same kind.
+The running weights are exponential and sum to one, so the mean and the std are those of the paper's bias-corrected
+``r`` and ``s``, in a form that does not cancel: a loss of 1e6 that varies by 1e-3 keeps its std. Every function takes
+plain floats (statistics on the host) or 0-d tensors (statistics on a device) and returns the same kind.
+
+A parameter group stores the eight numbers of `LossStats` as one vector under the key ``"seen"``; this is the format of
+checkpoints.
 """
 
 from __future__ import annotations
 
 import math
-from array import array
-from struct import Struct
 from typing import Any, NamedTuple
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 #: A float on the host, or a 0-d tensor on a device.
 Number = Any
 
 
-class Seen(NamedTuple):
-    """The statistics of one parameter group, and what they made of the last loss."""
+class LossStats(NamedTuple):
+    """Statistics of the losses before the current one, and the z, tilt and weight that the last loss was given."""
 
     count: Number = 0.0
     mean: Number = 0.0
@@ -31,101 +33,157 @@ class Seen(NamedTuple):
     tilt: Number = 0.0
     weight: Number = 1.0
 
+    def with_loss(self, loss: Number, beta: float, given: tuple[Number, ...] = ()) -> LossStats:
+        """Add a loss, and the z, tilt and weight that it was given.
 
-def blank() -> Tensor:
-    """The statistics before the first loss, as they are kept in a parameter group: one float64 vector."""
-    return on_host(Seen())
+        ``share = (1 - beta) / (1 - beta**t)``, ``mean += share * d`` with ``d = loss - mean``, and
+        ``std = sqrt((1 - share) * (std**2 + share * d**2))``, by hypot, whose squares cannot overflow or underflow.
+
+        >>> stats = LossStats().with_loss(1.0, 0.9).with_loss(3.0, 0.9)
+        >>> round(stats.mean, 4), round(stats.std, 4)
+        (2.0526, 0.9986)
+        """
+        count = self.count + 1
+        share = (1 - beta) / (1 - beta**count)
+        distance = loss - self.mean
+        mean = self.mean + share * distance
+        if isinstance(mean, Tensor):
+            std = (1 - share).clamp(min=0).sqrt() * torch.hypot(self.std, share.sqrt() * distance)
+            best = torch.minimum(self.best, mean)
+        else:
+            std = math.sqrt(max(1 - share, 0.0)) * math.hypot(self.std, math.sqrt(share) * distance)
+            best = min(self.best, mean)
+        return LossStats(count, mean, std, best, self.skipped, *(given or self[5:]))
+
+    def with_sample(self, sample: LossSample, beta: float) -> LossStats:
+        """Add several losses as one step: their mean moves the mean, and their spread about it enters the std.
+
+        A sample without weight changes nothing.
+
+        >>> stats = LossStats().with_sample(LossSample().with_loss(1.0).with_loss(3.0), 0.9)
+        >>> stats.count, stats.mean, stats.std
+        (1.0, 2.0, 1.0)
+        """
+        after = self.with_loss(sample.mean, beta)
+        # The losses are a mixture: the earlier ones, and this step's, whose variance has the share that its mean has.
+        share = (1 - beta) / (1 - beta**after.count)
+        within = share * sample.deviation / (sample.weight + (sample.weight == 0))
+        if isinstance(within, Tensor):
+            std: Number = torch.hypot(after.std, within.sqrt())
+        else:
+            std = math.hypot(after.std, math.sqrt(within))
+        return choose(sample.weight > 0, after._replace(std=std), self)
 
 
-def on_host(seen: Seen) -> Tensor:
-    """Statistics as a vector on the host, whatever the default device is."""
-    return torch.tensor(seen, dtype=torch.float64, device="cpu")
+class LossSample(NamedTuple):
+    """Losses of one step, each with a weight: the total weight, the mean, and how many were left out.
+
+    ``deviation`` is the weighted sum of squared distances from the mean. Nothing large is squared, so nothing cancels.
+
+    >>> sample = LossSample().with_loss(1.0, 1.0).with_loss(4.0, 2.0)
+    >>> sample.weight, sample.mean, sample.deviation
+    (3.0, 3.0, 6.0)
+    """
+
+    weight: Number = 0.0
+    mean: Number = 0.0
+    deviation: Number = 0.0
+    left_out: Number = 0.0
+
+    def with_loss(self, loss: Number, share: Number = 1.0) -> LossSample:
+        """Add a loss; a share of zero changes nothing."""
+        weight = self.weight + share
+        distance = loss - self.mean
+        mean = self.mean + distance * (share / (weight + (weight == 0)))
+        return LossSample(weight, mean, self.deviation + share * distance * (loss - mean), self.left_out)
+
+    def over_ranks(self, group: Any, device: torch.device) -> LossSample:
+        """The losses of all ranks: the same bits on each of them, since each adds up the same gathered numbers."""
+        if not is_distributed(group):
+            return self
+        on_host = device.type == "cpu"
+        if on_host and "gloo" not in str(dist.get_backend(group)):  # NCCL gathers on its own device only
+            device = torch.accelerator.current_accelerator() or device
+        own_sample = torch.stack([scalar_on(device, x) for x in self])
+        samples = [torch.empty_like(own_sample) for _ in range(dist.get_world_size(group))]
+        dist.all_gather(samples, own_sample, group=group)
+        weights, means, deviations, left_out = torch.stack(samples).unbind(1)
+        total = weights.sum()
+        mean = (weights * means).sum() / (total + (total == 0))
+        merged = (total, mean, (deviations + weights * (means - mean) ** 2).sum(), left_out.sum())
+        return LossSample(*(x.item() if on_host else x for x in merged))
 
 
-def inherited(vector: Tensor, turned: bool) -> Tensor:
-    """Statistics for a group that comes later; ``turned`` when one of the two maximizes and the other does not."""
+_DISTRIBUTED_IS_BUILT_IN = dist.is_available()
+
+
+def is_distributed(group: Any) -> bool:
+    """Whether losses are to be averaged over ranks: ``group=False`` says no, None means the default group."""
+    if group is False or not (_DISTRIBUTED_IS_BUILT_IN and dist.is_initialized()):
+        return False
+    return dist.get_world_size(group) > 1
+
+
+def pack(stats: LossStats, device: torch.device) -> Tensor:
+    """The statistics as the vector that a parameter group stores.
+
+    >>> pack(LossStats(mean=2.0), torch.device("cpu"))[1].item()
+    2.0
+    """
+    if isinstance(stats.mean, Tensor):
+        return torch.stack([scalar_on(device, x) for x in stats])
+    return torch.tensor(stats, dtype=widest_float(device), device=device)
+
+
+def unpack(vector: Tensor, *, on_device: bool = False) -> LossStats:
+    """The statistics in a stored vector, as floats or, ``on_device``, as 0-d tensors that later steps leave alone.
+
+    >>> unpack(no_statistics()).best
+    inf
+    """
+    return LossStats(*(vector.clone().unbind() if on_device else vector.tolist()))
+
+
+def no_statistics() -> Tensor:
+    """The stored vector before the first loss: on the host, whatever the default device is."""
+    return pack(LossStats(), torch.device("cpu"))
+
+
+def stats_for_new_group(vector: Tensor, negated: bool) -> Tensor:
+    """The vector of a group that is added later; ``negated`` if only one of the two groups maximizes."""
     vector = vector.clone()
-    if turned:
-        mean, best = Seen._fields.index("mean"), Seen._fields.index("best")
+    if negated:
+        mean, best = LossStats._fields.index("mean"), LossStats._fields.index("best")
         vector[mean].neg_()
         vector[best] = vector[mean]
     return vector
 
 
-class Ledger:
-    """A vector of statistics on the host that Python reads and writes without calling into torch.
+def by_name(vector: Tensor) -> dict[str, Tensor]:
+    """The numbers of a stored vector that users look at, as copies that later steps leave alone.
 
-    >>> ledger = Ledger(blank())
-    >>> ledger.write(Seen(mean=2.0))
-    >>> ledger.vector[1].item(), ledger.read().mean
-    (2.0, 2.0)
+    >>> list(by_name(no_statistics()))
+    ['mean', 'std', 'z', 'tilt', 'weight', 'skipped']
     """
-
-    def __init__(self, vector: Tensor) -> None:
-        self.memory = array("d", vector.tolist())
-        #: Shares its memory, so checkpoints and whoever looks always find the newest numbers.
-        self.vector = torch.frombuffer(self.memory, dtype=torch.float64)
-        self.address = self.vector.data_ptr()
-
-    def serves(self, vector: Tensor) -> bool:
-        """Whether this is its vector, and still in the place where it was."""
-        return vector is self.vector and vector.data_ptr() == self.address
-
-    def read(self) -> Seen:
-        """What was seen so far."""
-        return tuple.__new__(Seen, self.memory)  # as Seen(*memory), without the detour through its defaults
-
-    def write(self, seen: Seen) -> None:
-        """Keep what is seen now."""
-        _DOUBLES.pack_into(self.memory, 0, *seen)
+    stats = unpack(vector, on_device=True)
+    return {name: getattr(stats, name) for name in ("mean", "std", "z", "tilt", "weight", "skipped")}
 
 
-_DOUBLES = Struct(f"{len(Seen._fields)}d")
+def choose(condition: bool | Tensor, then: LossStats, otherwise: LossStats) -> LossStats:
+    """One of two sets of statistics; which one, only the device may know."""
+    if not isinstance(condition, Tensor):
+        return then if condition else otherwise
+    device = condition.device
+    return LossStats(*torch.where(condition, pack(then, device), pack(otherwise, device)).unbind())
 
 
-class Cell:
-    """A scalar of the host, read and written like a 0-d tensor but without calling into torch, which shares it.
-
-    >>> cell = Cell(torch.tensor(2.0))
-    >>> cell.fill_(cell.item() + 1)
-    >>> cell.tensor
-    tensor(3.)
-    """
-
-    __slots__ = ("memory", "tensor")
-    CODES = {torch.float32: "f", torch.float64: "d"}
-
-    def __init__(self, tensor: Tensor) -> None:
-        self.memory = array(self.CODES[tensor.dtype], [tensor.item()])
-        self.tensor = torch.frombuffer(self.memory, dtype=tensor.dtype).view(())
-
-    def item(self) -> float:
-        return self.memory[0]
-
-    def fill_(self, value: float) -> None:
-        self.memory[0] = value
+def scalar_on(device: torch.device, value: Number) -> Tensor:
+    """A number as a 0-d tensor on a device: a float is filled in there, because copying it over would wait."""
+    if isinstance(value, Tensor):
+        return value.to(device, widest_float(device), non_blocking=True).reshape(())
+    return torch.full((), value, dtype=widest_float(device), device=device)
 
 
-def observe(seen: Seen, loss: Number, beta: float) -> Seen:
-    """Take one more loss into the statistics.
-
-    ``a = (1 - beta) / (1 - beta**t)``, ``mean += a*d`` with ``d = loss - mean``, and
-    ``std = sqrt((1 - a) * (std**2 + a*d**2))``, where hypot squares nothing that could overflow or vanish.
-
-    >>> seen = observe(observe(Seen(), 1.0, 0.9), 3.0, 0.9)
-    >>> round(seen.mean, 4), round(seen.std, 4)
-    (2.0526, 0.9986)
-    """
-    count = seen.count + 1
-    share = (1 - beta) / (1 - beta**count)
-    distance = loss - seen.mean
-    mean = seen.mean + share * distance
-    if isinstance(mean, Tensor):
-        keep = (1 - share).clamp(min=0)
-        std = keep.sqrt() * torch.hypot(seen.std, share.sqrt() * distance)
-        best = torch.minimum(seen.best, mean)
-    else:
-        # math.sqrt of a Python float: tens of nanoseconds, in a path where a tensor operation costs microseconds.
-        std = math.sqrt(max(1 - share, 0.0)) * math.hypot(seen.std, math.sqrt(share) * distance)
-        best = min(seen.best, mean)
-    return tuple.__new__(Seen, (count, mean, std, best, *seen[4:]))
+def widest_float(device: torch.device) -> torch.dtype:
+    """The most precise float of a device."""
+    return torch.float32 if device.type == "mps" else torch.float64

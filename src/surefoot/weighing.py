@@ -2,34 +2,60 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from surefoot import readings
-from surefoot.losses import TakesLoss, described
-from surefoot.noise import standard_normal, standard_normal_tensor
+from surefoot.losses import TakesLoss, as_scalar, check_share
+from surefoot.meter import Meter
 from surefoot.optim.checkpoint import as_plain, checked
-from surefoot.optim.engines.base import wide
-from surefoot.optim.loss_weighted import check_settings
-from surefoot.optim.options import LARGEST, check_number, is_sane
-from surefoot.rules import Rule, Weighting, find_rule, weigh_on_host
-from surefoot.rules import weigh as apply_rule
-from surefoot.statistics import Number, Seen, blank, observe, on_host
-from surefoot.tally import Tally, merged
+from surefoot.optim.options import check_eta, check_weighing_options
+from surefoot.rules import Rule, Weighting, find_rule, where
+from surefoot.statistics import (
+    LossSample,
+    Number,
+    by_name,
+    choose,
+    no_statistics,
+    pack,
+    scalar_on,
+    unpack,
+    widest_float,
+)
 from surefoot.unwrap import unwrapped
 
 
 class Weigher:
-    """Call it with a loss: the same value comes back, and its gradient is ``weight`` times the loss's.
+    """Call it with a loss: the same value comes back, its gradient multiplied by ``scale * (1 + tilt * z)``.
 
-    Every micro-batch and every rank gets the weight of its own loss. All losses of one optimizer step are weighed by
-    what was seen before that step; when the optimizer has stepped they enter the statistics together, as so many
-    readings of the loss: their mean moves the mean, and their spread about it is part of the std. :func:`weigh` makes
-    one.
+    Every micro-batch and every rank gets the weight of its own loss. All losses of one optimizer step are weighted by
+    the statistics before that step. After the step they enter the statistics together: their mean moves the mean, and
+    their spread about it is part of the std.
+
+    Args:
+        optimizer: any torch optimizer, whose ``step`` ends the step; without one call ``weigh.update()`` at its end.
+        rule: the rule by name, or a Rule of your own.
+        eta: the rule's strength (None: the rule's default); ``weigh.eta`` may be changed between steps.
+        weighting: "unit" keeps the weight near 1, "paper" multiplies by the std of the loss.
+        loss_beta: decay rate of the loss statistics, per step.
+        seed: of the noise (rule S): one draw per step, the same for all micro-batches and ranks.
+        nonfinite: what to do with a loss that is not finite, or whose weight or size exceeds 1e19. "skip" gives it the
+            weight 1 and counts it; a loss that is not finite does not enter the statistics (guard its gradients
+            yourself). "raise" stops with an error.
+        process_group: whose losses make up the statistics (None: the default group when there is one, False: its own).
+
+    >>> model = torch.nn.Linear(3, 1)
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> weigh = weigh(optimizer, "ucb", eta=0.1)
+    >>> for x in torch.eye(3):
+    ...     optimizer.zero_grad()
+    ...     loss = model(x).pow(2).sum()
+    ...     weigh(loss).backward()
+    ...     optimizer.step()
+    >>> weigh.confidence()[0]["std"] > 0
+    tensor(True)
     """
 
     def __init__(
@@ -46,16 +72,15 @@ class Weigher:
     ) -> None:
         optimizer = unwrapped(optimizer)
         _check_optimizer(optimizer)
-        check_settings(weighting=weighting, loss_beta=loss_beta, seed=seed, nonfinite=nonfinite, coast=False)
+        check_weighing_options(weighting=weighting, loss_beta=loss_beta, seed=seed, nonfinite=nonfinite)
         self.rule = find_rule(rule)
         self.eta = self.rule.eta if eta is None else eta
-        check_number("eta", self.eta)
-        self.rule.check(float(self.eta))
+        check_eta(self.eta, self.rule)
         self.weighting, self.loss_beta, self.seed, self.nonfinite = weighting, float(loss_beta), seed, nonfinite
         self.process_group = process_group
         self.optimizer = optimizer
-        self.seen = blank()
-        self._tally = Tally()
+        self.seen = no_statistics()
+        self._sample = LossSample()
         self._follow()
 
     def _follow(self) -> None:
@@ -65,10 +90,24 @@ class Weigher:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._follow()  # torch leaves hooks behind when it copies an optimizer
+        self._follow()  # torch drops hooks when it copies an optimizer
+
+    def _meter(self) -> Meter:
+        groups = self.optimizer.param_groups if self.optimizer is not None else [{}]
+        return Meter(
+            self.rule,
+            self.eta,
+            self.weighting,
+            self.loss_beta,
+            seed=self.seed,
+            maximize=bool(groups[0].get("maximize", getattr(self.optimizer, "maximize", False))),
+            nonfinite=self.nonfinite,
+            owner="weigh",
+            skipping="leaves such a loss out of the statistics",
+        )
 
     def __call__(self, loss: Tensor, share: float = 1) -> Tensor:
-        """Return the loss with its gradient weighted; one without a graph (an evaluation's) passes through unseen.
+        """Return the loss with its gradient weighted; a loss without a graph (of an evaluation) is returned as it is.
 
         Args:
             loss: a tensor with one element. Weigh it before it is divided by the number of micro-batches or scaled.
@@ -76,148 +115,63 @@ class Weigher:
         """
         if not isinstance(loss, Tensor):
             raise TypeError(f"weigh needs the loss as a tensor with a graph, but got {type(loss).__name__}: {loss!r}")
-        reading = readings.as_scalar(loss, who="weigh")
-        share = readings.check_mass(share, who="weigh", name="share")
+        value = as_scalar(loss, owner="weigh")
+        share = check_share(share, owner="weigh", name="share")
         if not loss.requires_grad:
             return loss
-        value = -reading if self._maximizes() else reading
-        on_host = reading.device.type == "cpu" and self.seen.device.type == "cpu"
-        return _Weighted.apply(
-            loss, self._weigh_on_host(value.item(), share) if on_host else self._weigh_on_device(value, share)
-        )
+        device = value.device
+        on_device = not (value.is_cpu and self.seen.is_cpu)
+        if on_device:
+            self.seen = self.seen.to(device, widest_float(device))
+        stats = unpack(self.seen, on_device=on_device)
+        assessment = self._meter().assess(stats, value if on_device else value.item())
+        self._add_to_sample(assessment.loss, share, assessment.accepted, assessment.usable)
+        given = stats._replace(z=assessment.z, tilt=assessment.tilt, weight=assessment.weight)
+        self.seen = pack(choose(assessment.usable, given, stats), device)
+        return _Weighted.apply(loss, where(assessment.usable, assessment.weight, 1.0))
 
-    def _weigh_on_host(self, value: float, share: float) -> float:
-        seen, trouble = Seen(*self.seen.tolist()), f"the loss is {value}"
-        heard = is_sane(value)
-        if heard:
-            noise = standard_normal(self.seed, int(seen.count)) if self.rule.uses_noise else 0.0
-            seen = weigh_on_host(self.rule, seen, value, self.eta, noise, self.weighting)
-            bearable = abs(seen.weight) <= LARGEST
-            trouble = "" if bearable else f"the rule weights the gradient by {seen.weight}"
-        if trouble:
-            self._refuse_if_asked(trouble)
-            self._tally = self._tally.left_out(1.0)
-            if heard:
-                self._tally = self._tally.with_reading(value, share)
-            return 1.0
-        self.seen = on_host(seen)
-        self._tally = self._tally.with_reading(value, share)
-        return seen.weight
-
-    def _weigh_on_device(self, value: Tensor, share: float) -> Tensor:
-        home = value.device
-        self.seen = self.seen.to(home, wide(home))
-        value = value.to(self.seen.dtype)
-        fine = heard = is_sane(value)
-        before = Seen(*self.seen.unbind())
-        safe = torch.where(fine, value, before.mean)
-        noise = standard_normal_tensor(self.seed, before.count) if self.rule.uses_noise else 0.0
-        seen = apply_rule(self.rule, before, safe, self.eta, noise, self.weighting)
-        weight = torch.as_tensor(seen.weight, dtype=self.seen.dtype, device=home)
-        fine = fine & (weight.abs() <= LARGEST)
-        if self.nonfinite == "raise" and not bool(fine):
-            self._refuse_if_asked("the loss is not finite, or no gradient can bear its weight")
-        self.seen = torch.where(fine, _stacked(seen, self.seen), self.seen)
-        counts = heard.to(value.dtype)
-        self._tally = self._tally.with_reading(safe, counts * share).left_out((~fine).to(value.dtype))
-        return torch.where(fine, weight, 1.0)
+    def _add_to_sample(self, loss: Number, share: float, accepted: bool | Tensor, usable: bool | Tensor) -> None:
+        """Add an accepted loss to those of this step, and count one whose weight cannot be used."""
+        sample = self._sample
+        if isinstance(accepted, Tensor):
+            sample = sample.with_loss(loss, share * scalar_on(accepted.device, accepted))
+            self._sample = sample._replace(left_out=sample.left_out + scalar_on(accepted.device, ~usable))
+        else:
+            sample = sample.with_loss(loss, share) if accepted else sample
+            self._sample = sample._replace(left_out=sample.left_out + (not usable))
 
     def update(self) -> None:
-        """End the step: take its losses, of every rank, into the statistics. The optimizer's step calls this."""
-        total = merged(self._tally, self.process_group, self.seen)
-        self._tally = Tally()
-        if not isinstance(total.mass, Tensor) and not total.mass and not total.bad:
+        """End the step: add its losses, of every rank, to the statistics. The optimizer's step calls this."""
+        sample = self._sample.over_ranks(self.process_group, self.seen.device)
+        self._sample = LossSample()
+        on_device = isinstance(sample.weight, Tensor)
+        if not on_device and not sample.weight and not sample.left_out:
             return  # a step without a loss
-        seen = Seen(*(self.seen.unbind() if isinstance(total.mass, Tensor) else self.seen.tolist()))
-        seen = seen._replace(skipped=seen.skipped + total.bad)
-        after = observe(seen, total.mean, self.loss_beta)
-        # The readings are a mixture: what was seen, and this step's own spread with the share that its mean gets.
-        within = (1 - self.loss_beta) / (1 - self.loss_beta**after.count) * total.power / total.some_mass()
-        if isinstance(total.mass, Tensor):
-            after = after._replace(std=torch.hypot(after.std, within.sqrt()))
-            self.seen = torch.where(total.mass > 0, _stacked(after, self.seen), _stacked(seen, self.seen))
-        else:
-            after = after._replace(std=math.hypot(after.std, math.sqrt(within))) if total.mass else seen
-            self.seen = on_host(after)
+        stats = unpack(self.seen, on_device=on_device)
+        stats = stats._replace(skipped=stats.skipped + sample.left_out)
+        self.seen = pack(stats.with_sample(sample, self.loss_beta), self.seen.device)
 
     def confidence(self) -> list[dict[str, Tensor]]:
-        """What was seen of the loss and made of the last one: a list of one dict, as optimizers give one per group."""
-        return [described(self.seen)]
+        """The statistics of the loss and the last z, tilt and weight: a list of one dict, like that of optimizers."""
+        return [by_name(self.seen)]
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint needs, taken between two steps."""
         return {"seen": self.seen.clone(), "eta": as_plain(self.eta)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from a checkpoint."""
+        """Continue from a checkpoint."""
         if not isinstance(state_dict, dict) or not {"seen", "eta"} <= state_dict.keys():
             raise ValueError(
                 "a checkpoint of weigh has seen and eta, this has not; pass what its state_dict() returned"
             )
-        check_number("eta", state_dict["eta"])
-        self.rule.check(float(state_dict["eta"]))
+        check_eta(state_dict["eta"], self.rule)
         self.seen, self.eta = checked(state_dict["seen"]).detach().clone(), state_dict["eta"]
-        self._tally = Tally()
-
-    def _maximizes(self) -> bool:
-        # What is maximized is a loss turned around, so that pessimism stays pessimism.
-        groups = self.optimizer.param_groups if self.optimizer is not None else [{}]
-        return bool(groups[0].get("maximize", getattr(self.optimizer, "maximize", False)))
-
-    def _refuse_if_asked(self, what: str) -> None:
-        if self.nonfinite == "raise":
-            raise FloatingPointError(
-                f"weigh: {what}, and nonfinite='raise' was asked for; nothing was changed (nonfinite='skip' leaves "
-                "such a loss out of the statistics)"
-            )
+        self._sample = LossSample()
 
 
-def weigh(
-    optimizer: Optimizer | None = None,
-    rule: str | Rule = "ucb",
-    eta: float | None = None,
-    *,
-    weighting: Weighting = "unit",
-    loss_beta: float = 0.9,
-    seed: int = 0,
-    nonfinite: str = "skip",
-    process_group: Any = None,
-) -> Weigher:
-    """Make ``weigh(loss)`` for a training loop: the gradient of each loss is multiplied by ``scale * (1 + tilt * z)``.
-
-    Args:
-        optimizer: any torch optimizer, whose ``step`` ends the step; without one call ``weigh.update()`` at its end.
-        rule: the rule by name, or a Rule of your own.
-        eta: the rule's strength (None: the rule's default); ``weigh.eta`` may be changed between steps.
-        weighting: "unit" keeps the weight near 1, "paper" multiplies by the std of the loss.
-        loss_beta: decay rate of the loss statistics, per step.
-        seed: of the noise (rule S): one draw per step, the same for all micro-batches and ranks.
-        nonfinite: "skip" gives a loss that is not finite, or whose weight no gradient can bear, the weight 1 and counts
-            it; one that is not finite is left out of the statistics (its gradients are yours to guard). "raise" stops
-            with an error.
-        process_group: whose losses make up the statistics (None: the default group when there is one, False: its own).
-
-    >>> model = torch.nn.Linear(3, 1)
-    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    >>> weigh = weigh(optimizer, "ucb", eta=0.1)
-    >>> for x in torch.eye(3):
-    ...     optimizer.zero_grad()
-    ...     loss = model(x).pow(2).sum()
-    ...     weigh(loss).backward()
-    ...     optimizer.step()
-    >>> weigh.confidence()[0]["std"] > 0
-    tensor(True)
-    """
-    return Weigher(
-        optimizer,
-        rule,
-        eta,
-        weighting=weighting,
-        loss_beta=loss_beta,
-        seed=seed,
-        nonfinite=nonfinite,
-        process_group=process_group,
-    )
+#: ``weigh = surefoot.weigh(optimizer, "ucb", eta=0.1)``, then ``weigh(loss).backward()``.
+weigh = Weigher
 
 
 class _Weighted(torch.autograd.Function):
@@ -231,10 +185,6 @@ class _Weighted(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
         return (grad * ctx.weight).to(grad.dtype), None
-
-
-def _stacked(seen: Seen, like: Tensor) -> Tensor:
-    return torch.stack([torch.as_tensor(x, dtype=like.dtype, device=like.device) for x in seen])
 
 
 def _check_optimizer(optimizer: Any) -> None:

@@ -163,8 +163,7 @@ def test_zero_eta_with_unit_weighting_is_plain_adam() -> None:
 
 
 def test_the_table_mirrors_the_rules_of_pytorch() -> None:
-    from surefoot import rules
-    from surefoot import statistics as moments
+    from surefoot import rules, statistics
 
     names = set(rules.RULES) - {"plain"}
     assert set(so.RULES) == names
@@ -181,8 +180,8 @@ def test_the_table_mirrors_the_rules_of_pytorch() -> None:
             with jax.enable_x64(True):
                 seen = so.TiltState(*map(jnp.asarray, (count, mean, std, best, 0.0, 0.0, 1.0, True)))
                 lean = [float(x) for x in ours.lean(seen, jnp.asarray(ETAS[name]), jnp.asarray(noise))]
-            torch_seen = moments.Seen(count=count, mean=mean, std=std, best=best)
-            assert lean == pytest.approx([float(x) for x in theirs.lean(torch_seen, ETAS[name], noise)], rel=1e-9)
+            torch_stats = statistics.LossStats(count=count, mean=mean, std=std, best=best)
+            assert lean == pytest.approx([float(x) for x in theirs.lean(torch_stats, ETAS[name], noise)], rel=1e-9)
 
 
 @pytest.mark.parametrize("rule", list(ETAS))

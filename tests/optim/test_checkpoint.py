@@ -26,7 +26,7 @@ from surefoot import (
     weigh,
 )  # fmt: skip
 from surefoot.optim.named import OPTIMIZERS
-from surefoot.statistics import Seen, blank
+from surefoot.statistics import LossStats, no_statistics
 
 STEPS, HALF = 12, 5
 Run = tuple[list[Parameter], LossAware]
@@ -129,7 +129,7 @@ def test_state_is_tensors_of_parameters_and_statistics_are_in_the_groups() -> No
     assert set(saved) == {"state", "param_groups"}
     assert all(isinstance(key, int) for key in saved["state"])
     assert all(isinstance(x, Tensor) for state in saved["state"].values() for x in state.values())
-    assert all(group["seen"].shape == (len(Seen._fields),) for group in saved["param_groups"])
+    assert all(group["seen"].shape == (len(LossStats._fields),) for group in saved["param_groups"])
     assert str(saved) == str(run[1].state_dict())
 
 
@@ -200,7 +200,7 @@ def test_an_older_checkpoint_lacks_something(missing: tuple[str, ...]) -> None:
     optimizer.load_state_dict(saved)
     assert str(saved) == str(before)
     for group in optimizer.param_groups:
-        assert torch.equal(group["seen"], blank())
+        assert torch.equal(group["seen"], no_statistics())
         assert group["eta"] == (0.25 if "eta" in missing else AdamS.rule.eta)
     train((params, optimizer), HALF, STEPS)
 
@@ -360,7 +360,7 @@ def test_statistics_go_where_the_parameters_are(wrap: bool, monkeypatch: pytest.
         params[0].grad = torch.ones(2)
         optimizer.step(loss=loss)
     assert optimizer.state_dict()["param_groups"][0]["seen"].dtype == torch.float64
-    monkeypatch.setattr("surefoot.optim.checkpoint.wide", lambda device: torch.float32)
+    monkeypatch.setattr("surefoot.optim.checkpoint.widest_float", lambda device: torch.float32)
     saved = optimizer.state_dict()
     assert saved["param_groups"][0]["seen"].dtype == torch.float32
     optimizer.load_state_dict(saved)

@@ -232,8 +232,7 @@ def test_a_first_loss_that_is_not_finite_changes_nothing(cls: type[LossAware], c
 def test_nonfinite_may_raise_instead(capturable: bool) -> None:
     params, optimizer = ready(nonfinite="raise", capturable=capturable)
     before = everything(params, optimizer)
-    words = "the loss or a gradient is not finite" if capturable else "the loss is nan"
-    with pytest.raises(FloatingPointError, match=f"AdamS: {words}, and nonfinite='raise' was asked for"):
+    with pytest.raises(FloatingPointError, match="AdamS: the loss is nan, and nonfinite='raise' was asked for"):
         optimizer.step(loss=torch.tensor(math.nan))
     assert everything(params, optimizer) == before
 

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from host_reads import no_host_reads
 from surefoot import AdamUCB, LossWeighted
-from surefoot.statistics import Seen
+from surefoot.statistics import LossStats
 from wrapped import BASES, assert_equal, loss_at, make_model, params_of, train
 
 
@@ -55,7 +55,7 @@ def test_a_loss_beyond_all_measure_is_as_bad(make: Callable[..., Optimizer], non
             optimizer.step(loss=torch.tensor(1e30))
     else:
         optimizer.step(loss=torch.tensor(1e30))
-        seen[Seen._fields.index("skipped")] += 1
+        seen[LossStats._fields.index("skipped")] += 1
     assert torch.equal(optimizer.param_groups[0]["seen"], seen)
     assert all(p.isfinite().all() for p in model.parameters())
     train(model, optimizer, range(3, 6))

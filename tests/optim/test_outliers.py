@@ -12,9 +12,9 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from surefoot import AdamUCB, LossAware, LossWeighted, MomentumUCB, weigh
+from surefoot.meter import WARN_AFTER_SKIPS
 from surefoot.optim.named import OPTIMIZERS
-from surefoot.optim.options import MANY
-from surefoot.rules import FARTHEST, RULES
+from surefoot.rules import MAX_UNIT_DEVIATION, RULES
 
 CLASS = pytest.mark.parametrize("cls", OPTIMIZERS.values(), ids=OPTIMIZERS)
 WEIGHTING = pytest.mark.parametrize("weighting", ["paper", "unit"])
@@ -92,9 +92,9 @@ def test_the_weight_of_unit_weighting_stays_in_bounds() -> None:
     p, optimizer = trained(MomentumUCB, eta=0.01)
     for _ in range(400):
         step_on(optimizer, p, 0.0)
-    assert abs(step_on(optimizer, p, 0.1)) < 0.01 * (1 + FARTHEST)
+    assert abs(step_on(optimizer, p, 0.1)) < 0.01 * (1 + MAX_UNIT_DEVIATION)
     seen = optimizer.confidence()[0]
-    assert seen["weight"] == 1 + FARTHEST
+    assert seen["weight"] == 1 + MAX_UNIT_DEVIATION
     assert seen["z"] > 1e6  # told as it is
 
 
@@ -115,10 +115,10 @@ def test_many_skipped_steps_are_told_once(make: Any) -> None:
     optimizer = make(p)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        for _ in range(3 * MANY):
+        for _ in range(3 * WARN_AFTER_SKIPS):
             step_on(optimizer, p, math.nan)
     [warning] = [one for one in caught if "skipped" in str(one.message)]
-    assert f"{type(optimizer).__name__} has skipped {MANY} steps" in str(warning.message)
+    assert f"{type(optimizer).__name__} has skipped {WARN_AFTER_SKIPS} steps" in str(warning.message)
     assert "the last skipped loss was nan" in str(warning.message)
 
 
@@ -142,12 +142,12 @@ def test_weigh_leaves_a_loss_beyond_all_measure_out() -> None:
 
 def test_rules_agree_on_the_bound_on_host_and_device() -> None:
     from surefoot.rules import weigh as apply
-    from surefoot.statistics import Seen
+    from surefoot.statistics import LossStats
 
-    seen = Seen(count=9.0, mean=1.0, std=1e-6)
-    on_device = Seen(*(torch.tensor(x, dtype=torch.float64) for x in seen))
+    seen = LossStats(count=9.0, mean=1.0, std=1e-6)
+    on_device = LossStats(*(torch.tensor(x, dtype=torch.float64) for x in seen))
     for loss in (0.0, 1.0, 1.00005, 2.0, math.inf):
         here = apply(RULES["ucb"], seen, loss, 0.1, 0.0, "unit").weight
         there = apply(RULES["ucb"], on_device, torch.tensor(loss, dtype=torch.float64), 0.1, 0.0, "unit").weight
         assert here == pytest.approx(float(there))
-        assert abs(here - 1) <= FARTHEST or loss == math.inf  # which is skipped
+        assert abs(here - 1) <= MAX_UNIT_DEVIATION or loss == math.inf  # which is skipped

@@ -1,4 +1,4 @@
-"""What is remembered from one step to the next changes nothing but the time it takes: every disturbance is noticed."""
+"""The step cache changes nothing but the time: whatever a user disturbs between two steps is noticed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 import surefoot
-from surefoot.optim import state as histories
+from surefoot.optim.step_cache import HostFloats, StepCache
+from surefoot.statistics import LossStats, no_statistics
 
 Disturb = Callable[[Any], Any]
 KINDS = {
@@ -33,30 +34,30 @@ def loss_of(step: int) -> Tensor:
     return torch.tensor(2.0 / (1 + step) + 0.3 * (step % 3))
 
 
-def every(optimizer: Any) -> list[Tensor]:
+def params_of(optimizer: Any) -> list[Tensor]:
     return [p for group in optimizer.param_groups for p in group["params"]]
 
 
 def transposed_gradient(optimizer: Any) -> None:
-    p = every(optimizer)[0]
+    p = params_of(optimizer)[0]
     p.grad = p.grad.t().contiguous().t()
 
 
 def sliced_parameter(optimizer: Any) -> None:
-    p = every(optimizer)[0]
+    p = params_of(optimizer)[0]
     p.data = torch.cat([p.data, p.data], dim=1)[:, : p.shape[1]]
 
 
 def missing_gradient(optimizer: Any) -> None:
-    every(optimizer)[1].grad = None
+    params_of(optimizer)[1].grad = None
 
 
 def forgotten_state(optimizer: Any) -> None:
-    del optimizer.state[every(optimizer)[0]]
+    del optimizer.state[params_of(optimizer)[0]]
 
 
 def replaced_moment(optimizer: Any) -> None:
-    state = optimizer.state[every(optimizer)[0]]
+    state = optimizer.state[params_of(optimizer)[0]]
     name = next(name for name in ("exp_avg", "momentum_buffer") if name in state)
     state[name] = torch.ones_like(state[name])
 
@@ -67,7 +68,7 @@ def replaced_count(optimizer: Any) -> None:
 
 
 def count_in_place(optimizer: Any) -> None:
-    optimizer.state[every(optimizer)[0]]["step"].fill_(50.0)
+    optimizer.state[params_of(optimizer)[0]]["step"].fill_(50.0)
 
 
 def statistics_in_place(optimizer: Any) -> None:
@@ -94,7 +95,7 @@ def options(**changes: Any) -> Disturb:
 def infinite_gradient(optimizer: Any) -> None:
     for group in optimizer.param_groups:
         group["check_gradients"] = True
-    every(optimizer)[0].grad[0, 0] = torch.inf
+    params_of(optimizer)[0].grad[0, 0] = torch.inf
 
 
 def infinite_loss(optimizer: Any) -> Tensor:
@@ -137,39 +138,59 @@ def trained(kind: str, disturb: Disturb) -> Any:
 
 def numbers(optimizer: Any) -> list[Tensor]:
     """Parameters, statistics and all state, in order."""
-    kept = [state[name] for p in every(optimizer) for state in [optimizer.state[p]] for name in sorted(state)]
-    return [*every(optimizer), *(group["seen"] for group in optimizer.param_groups), *kept]
+    kept = [state[name] for p in params_of(optimizer) for state in [optimizer.state[p]] for name in sorted(state)]
+    return [*params_of(optimizer), *(group["seen"] for group in optimizer.param_groups), *kept]
 
 
 @pytest.mark.parametrize("disturb", DISTURBANCES, ids=lambda d: d.__qualname__.split(".")[0])
 @pytest.mark.parametrize("kind", KINDS)
-def test_steady_steps_are_the_others_bit_for_bit(kind: str, disturb: Disturb, monkeypatch: pytest.MonkeyPatch) -> None:
-    steady = trained(kind, disturb)
-    monkeypatch.setattr(histories.Roster, "of", lambda *_: None)
-    careful = trained(kind, disturb)
-    assert all(roster is None for roster in careful._rosters.values())
-    for one, other in zip(numbers(steady), numbers(careful), strict=True):
-        assert torch.equal(one, other)
+def test_cached_steps_are_uncached_ones_bit_for_bit(
+    kind: str, disturb: Disturb, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cached = trained(kind, disturb)
+    monkeypatch.setattr(StepCache, "keep", lambda *_: None)
+    uncached = trained(kind, disturb)
+    assert not uncached._cache.buckets
+    for actual, expected in zip(numbers(cached), numbers(uncached), strict=True):
+        assert torch.equal(actual, expected)
 
 
-def test_the_steady_state_is_reached_and_kept() -> None:
-    """Else the test above would compare the careful way with itself."""
+def test_the_cache_is_filled_and_used() -> None:
+    """Else the test above would compare uncached steps with themselves."""
     optimizer = trained("AdamUCB", lambda _: None)
-    before = list(optimizer._rosters.values())
+    before = list(optimizer._cache.buckets.values())
     assert len(before) == 2
     assert None not in before
     fresh_gradients(optimizer, 10)
-    assert optimizer._step_steadily(0.5)
-    assert list(map(id, optimizer._rosters.values())) == list(map(id, before))
+    assert None not in optimizer._cache.look_up(optimizer.param_groups, optimizer.state)
+    optimizer.step(loss=0.5)
+    assert list(map(id, optimizer._cache.buckets.values())) == list(map(id, before))
+
+
+def test_a_group_that_changed_does_not_cost_the_others_their_cache() -> None:
+    optimizer = trained("AdamUCB", lambda _: None)
+    fresh_gradients(optimizer, 10)
+    optimizer.param_groups[1]["params"][0].grad = None
+    first, second = optimizer._cache.look_up(optimizer.param_groups, optimizer.state)
+    assert first is not None
+    assert second is None
 
 
 def test_a_sparse_gradient_in_the_last_group_changes_nothing_in_the_first() -> None:
     optimizer = trained("AdamUCB", lambda _: None)
     fresh_gradients(optimizer, 10)
-    last = every(optimizer)[-1]
+    last = params_of(optimizer)[-1]
     last.grad = last.grad.to_sparse()
     before = [x.clone() for x in numbers(optimizer)]
     with pytest.raises(RuntimeError, match="sparse"):
         optimizer.step(loss=1.0)
-    for one, other in zip(numbers(optimizer), before, strict=True):
-        assert torch.equal(one, other)
+    for actual, expected in zip(numbers(optimizer), before, strict=True):
+        assert torch.equal(actual, expected)
+
+
+def test_host_floats_and_their_tensor_are_one_memory() -> None:
+    floats = HostFloats(no_statistics())
+    floats.write(LossStats(count=2.0, mean=5.0))
+    assert floats.tensor.tolist() == list(LossStats(count=2.0, mean=5.0))
+    floats.tensor[1] = 7.0
+    assert LossStats(*floats.values) == LossStats(count=2.0, mean=7.0)

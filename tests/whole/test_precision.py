@@ -17,7 +17,7 @@ from torch import Tensor
 
 from surefoot import LossAware, LossAwareAdam, LossAwareAdaMax, LossAwareMomentum, LossAwareNAdam
 from surefoot.rules import Lean, Rule
-from surefoot.statistics import Number, Seen
+from surefoot.statistics import LossStats, Number
 
 STEPS = 24
 LR, BETAS = 0.01, (0.9, 0.99)
@@ -91,8 +91,8 @@ class Prescribed:
     def __init__(self, weights: list[float]) -> None:
         self.left = list(weights)
 
-    def __call__(self, seen: Seen, eta: float, noise: Number) -> Lean:
-        return 0.0, self.left.pop(0) / seen.std
+    def __call__(self, stats: LossStats, eta: float, noise: Number) -> Lean:
+        return 0.0, self.left.pop(0) / stats.std
 
 
 def ours(engine: str, dtype: torch.dtype, option: str, path: str, kind: str) -> Tensor:
@@ -102,7 +102,7 @@ def ours(engine: str, dtype: torch.dtype, option: str, path: str, kind: str) -> 
     rule = Rule("prescribed", Prescribed(weights_of(kind)), eta=0.0)
     optimizer = cls([p], lr=LR, rule=rule, weighting="paper", **settings, **OPTIONS[option], **PATHS[path])
     # A spread that was there before the first step: without one, weights lose their sign.
-    optimizer.param_groups[0]["seen"] = torch.tensor(Seen(count=3.0, mean=1.0, std=1.0), dtype=torch.float64)
+    optimizer.param_groups[0]["seen"] = torch.tensor(LossStats(count=3.0, mean=1.0, std=1.0), dtype=torch.float64)
     for t, g in enumerate(grads):
         p.grad = g.clone()
         loss = 2.0 - t % 2
@@ -177,7 +177,8 @@ def test_on_average_the_error_in_float32_is_no_larger_than_torchs_own(engine: st
         if of_ours:
             rule = Rule("prescribed", Prescribed(weights), eta=0.0)
             optimizer = cls([p], lr=LR, rule=rule, weighting="paper", **settings, **PATHS[path])
-            optimizer.param_groups[0]["seen"] = torch.tensor(Seen(count=3.0, mean=1.0, std=1.0), dtype=torch.float64)
+            stats = LossStats(count=3.0, mean=1.0, std=1.0)
+            optimizer.param_groups[0]["seen"] = torch.tensor(stats, dtype=torch.float64)
         for t, (g, weight) in enumerate(zip(grads, weights)):
             p.grad = g.to(dtype) * (1 if of_ours else weight)
             if "momentum" in settings and not of_ours:
@@ -200,7 +201,7 @@ def test_a_weight_near_zero_keeps_a_large_gradient_out(engine: str, small: float
     p, q = (torch.ones(2, dtype=torch.float64, requires_grad=True) for _ in range(2))
     rule = Rule("prescribed", Prescribed(weights), eta=0.0)
     one = cls([p], lr=LR, rule=rule, weighting="paper", **settings, **PATHS[path])
-    one.param_groups[0]["seen"] = torch.tensor(Seen(count=3.0, mean=1.0, std=1.0), dtype=torch.float64)
+    one.param_groups[0]["seen"] = torch.tensor(LossStats(count=3.0, mean=1.0, std=1.0), dtype=torch.float64)
     other = torch_cls([q], lr=LR, **settings)
     for t, weight in enumerate(weights):
         # The others are a million times as large as the first and the last.

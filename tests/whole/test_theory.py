@@ -16,7 +16,7 @@ from surefoot import AdamS, AdamUCB, Momentum, MomentumS, MomentumUCB
 from surefoot.noise import standard_normal
 from surefoot.reference import Reference, algorithm_2
 from surefoot.rules import RULES, weigh
-from surefoot.statistics import Seen, observe
+from surefoot.statistics import LossStats
 
 BATCHES, SIZE = 6, 8
 
@@ -79,14 +79,14 @@ def test_bias_corrected_momentum_is_an_expectation(beta: float) -> None:
 @given(st.lists(st.floats(-50, 50), min_size=1, max_size=30), st.floats(0.05, 0.99))
 @settings(max_examples=50, deadline=None)
 def test_statistics_of_the_loss_are_those_of_the_same_distribution(losses: list[float], beta: float) -> None:
-    seen = Seen()
+    stats = LossStats()
     for loss in losses:
-        seen = observe(seen, loss, beta)
+        stats = stats.with_loss(loss, beta)
     chances = distribution(beta, len(losses))
     newest_first = torch.tensor(losses[::-1], dtype=torch.float64)
     mean = (chances * newest_first).sum()
-    assert seen.mean == pytest.approx(mean.item(), abs=1e-9)
-    assert seen.std == pytest.approx((chances * (newest_first - mean) ** 2).sum().sqrt().item(), abs=1e-9)
+    assert stats.mean == pytest.approx(mean.item(), abs=1e-9)
+    assert stats.std == pytest.approx((chances * (newest_first - mean) ** 2).sum().sqrt().item(), abs=1e-9)
 
 
 # The gradient of mean + eta * std
@@ -100,11 +100,11 @@ def test_weighted_mean_of_gradients_is_the_gradient_of_the_objective(eta: float,
     chances = uniform if beta is None else distribution(beta, BATCHES)
     mean, std = moments(land.losses(), chances)
     by_autograd = land.gradient(mean + eta * std)
-    seen = Seen(count=9.0, mean=mean.item(), std=std.item())
-    weights = [weigh(RULES["ucb"], seen, loss.item(), eta, 0.0, "unit").weight for loss in land.losses()]
+    stats = LossStats(count=9.0, mean=mean.item(), std=std.item())
+    weights = [weigh(RULES["ucb"], stats, loss.item(), eta, 0.0, "unit").weight for loss in land.losses()]
     weighted = (chances * torch.tensor(weights, dtype=torch.float64)) @ land.gradients()
     torch.testing.assert_close(weighted, by_autograd, rtol=1e-9, atol=1e-12)
-    scaled = [weigh(RULES["ucb"], seen, loss.item(), eta, 0.0, "paper").weight for loss in land.losses()]
+    scaled = [weigh(RULES["ucb"], stats, loss.item(), eta, 0.0, "paper").weight for loss in land.losses()]
     assert scaled == pytest.approx([std.item() * weight for weight in weights])
 
 
@@ -115,10 +115,10 @@ def test_every_weight_is_that_of_an_objective_with_the_tilt_held(rule: str, nois
     land = Landscape(seed=1)
     chances = torch.full((BATCHES,), 1 / BATCHES, dtype=torch.float64)
     mean, std = moments(land.losses(), chances)
-    seen = Seen(count=9.0, mean=mean.item(), std=std.item(), best=mean.item())
-    weighed = [weigh(RULES[rule], seen, loss.item(), 0.3, noise, "unit") for loss in land.losses()]
+    stats = LossStats(count=9.0, mean=mean.item(), std=std.item(), best=mean.item())
+    weighed = [weigh(RULES[rule], stats, loss.item(), 0.3, noise, "unit") for loss in land.losses()]
     tilt = weighed[0].tilt
-    wanted = {"ucb": 0.3, "cb": seen.std / seen.mean - 0.3, "s": 0.3 * noise, "cvar": None}[rule]
+    wanted = {"ucb": 0.3, "cb": stats.std / stats.mean - 0.3, "s": 0.3 * noise, "cvar": None}[rule]
     assert wanted is None or tilt == pytest.approx(wanted)
     weighted = (chances * torch.tensor([one.weight for one in weighed], dtype=torch.float64)) @ land.gradients()
     torch.testing.assert_close(weighted, land.gradient(mean + tilt * std), rtol=1e-9, atol=1e-12)
@@ -146,11 +146,11 @@ def test_momentum_ucb_takes_that_gradient_when_the_parameters_hardly_move() -> N
     # Each gradient was weighted by the statistics of its own moment: of the losses before it.
     losses, gradients = [x.item() for x in land.losses()], land.gradients()
     order = [k % BATCHES for k in range(rounds * BATCHES + 1)]
-    seen, expected = Seen(), torch.zeros_like(taken)
+    stats, expected = LossStats(), torch.zeros_like(taken)
     for t, k in enumerate(order):
-        weight = weigh(RULES["ucb"], seen, losses[k], eta, 0.0, "unit").weight
+        weight = weigh(RULES["ucb"], stats, losses[k], eta, 0.0, "unit").weight
         expected += (1 - beta) * beta ** (len(order) - 1 - t) * weight * gradients[k]
-        seen = observe(seen, losses[k], beta)
+        stats = stats.with_loss(losses[k], beta)
     torch.testing.assert_close(taken, expected / (1 - beta ** len(order)), rtol=1e-3, atol=1e-4)
 
 
@@ -220,8 +220,8 @@ def test_momentum_s_is_unbiased_over_its_noise() -> None:
     assert abs(noises.mean().item()) < 4 / math.sqrt(len(noises))
     nodes, weights = np.polynomial.hermite_e.hermegauss(5)
     chances = torch.tensor(weights / weights.sum())
-    seen = Seen(count=9.0, mean=1.0, std=0.5)
-    over_noise = [weigh(RULES["s"], seen, 3.0, 0.4, float(node), "unit").weight for node in nodes]
+    stats = LossStats(count=9.0, mean=1.0, std=0.5)
+    over_noise = [weigh(RULES["s"], stats, 3.0, 0.4, float(node), "unit").weight for node in nodes]
     assert (chances @ torch.tensor(over_noise, dtype=torch.float64)).item() == pytest.approx(1.0, abs=1e-12)
 
 

@@ -1,19 +1,16 @@
-"""Checkpoints: complete what an older or a plain optimizer's lacks, keep scalars exact where torch would cast them."""
+"""Checkpoints: add what those of older versions and plain optimizers lack; keep scalars exact that torch would cast."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from surefoot.optim.engines.base import wide
-from surefoot.statistics import Seen, blank
-
-if TYPE_CHECKING:
-    from surefoot.optim.loss_aware import LossAware
-    from surefoot.optim.loss_weighted import LossWeighted
+from surefoot.optim.engines.base import Engine
+from surefoot.rules import Rule
+from surefoot.statistics import LossStats, no_statistics, widest_float
 
 
 def check_kind(state_dict: Any, optimizer: Optimizer) -> None:
@@ -26,37 +23,36 @@ def check_kind(state_dict: Any, optimizer: Optimizer) -> None:
         )
 
 
-def completed(state_dict: dict[str, Any], optimizer: LossAware | LossWeighted) -> dict[str, Any]:
-    """A copy of the state dict in which every group has all that this optimizer knows."""
-    own = optimizer.param_groups
+def completed(state_dict: dict[str, Any], optimizer: Optimizer, rule: Rule) -> dict[str, Any]:
+    """A copy of the state dict in which every group has all options of this optimizer, and statistics."""
+    current = optimizer.param_groups
     check_kind(state_dict, optimizer)
-    saved = state_dict["param_groups"]
     groups = []
-    for i, group in enumerate(saved):
-        mine = own[i] if i < len(own) else {}
-        known = {k: v for k, v in mine.items() if k not in ("params", "seen", "param_names", "initial_lr")}
+    for i, group in enumerate(state_dict["param_groups"]):
+        options = current[i] if i < len(current) else {}
+        options = {k: v for k, v in options.items() if k not in ("params", "seen", "param_names", "initial_lr")}
         seen = group.get("seen")
         if "eta" in group:
-            optimizer.rule.check(float(group["eta"]))  # another rule may have meant something else by it
-        groups.append({**known, **group, "seen": blank() if seen is None else checked(seen)})
+            rule.check(float(group["eta"]))  # the eta of another rule may have another meaning
+        groups.append({**options, **group, "seen": no_statistics() if seen is None else checked(seen)})
     return {**state_dict, "param_groups": groups}
 
 
 def checked(seen: Any) -> Tensor:
-    """Loss statistics from a checkpoint, which must be as many numbers as are kept."""
+    """Loss statistics from a checkpoint: they must have the right number of entries."""
     if not isinstance(seen, Tensor):
         seen = torch.tensor(seen, dtype=torch.float64, device="cpu")
-    if seen.numel() != len(Seen._fields):
+    if seen.numel() != len(LossStats._fields):
         raise ValueError(
             f"the checkpoint's loss statistics have {seen.numel()} entries, this version keeps "
-            f"{len(Seen._fields)}; load it with the version that wrote it"
+            f"{len(LossStats._fields)}; load it with the version that wrote it"
         )
     return seen
 
 
-def unshared(optimizer: LossAware, state_dict: dict[str, Any]) -> dict[str, Any]:
-    """A copy that shares no scalar with anything: distributed checkpoints load into it in place, one by one."""
-    names = ("step", *optimizer.engine.scalars)
+def unshared(optimizer: Optimizer, engine: Engine, state_dict: dict[str, Any]) -> dict[str, Any]:
+    """A copy whose scalars nothing else shares: distributed checkpoints load into it in place, one by one."""
+    names = ("step", *engine.scalars)
     state = {
         key: {**values, **{name: values[name].clone() for name in names if name in values}}
         for key, values in state_dict["state"].items()
@@ -65,15 +61,15 @@ def unshared(optimizer: LossAware, state_dict: dict[str, Any]) -> dict[str, Any]
 
 
 def portable_groups(optimizer: Optimizer, state_dict: dict[str, Any]) -> list[dict[str, Any]]:
-    """The groups as any file and device takes them.
+    """The groups in a form that any file and device accepts.
 
-    `torch.load(weights_only=True)` takes no NumPy numbers, and Accelerate moves all that is here to the parameters'
+    `torch.load(weights_only=True)` refuses NumPy numbers, and Accelerate moves all tensors here to the parameters'
     device, which may have no float64.
     """
-    homes = [p.device for group in optimizer.param_groups for p in group["params"]]
-    dtype = torch.float32 if any(wide(home) is torch.float32 for home in homes) else torch.float64
+    devices = [p.device for group in optimizer.param_groups for p in group["params"]]
+    dtype = torch.float32 if any(widest_float(device) is torch.float32 for device in devices) else torch.float64
     groups = []
-    for group in state_dict["param_groups"]:  # a wrapped optimizer may write them in its own way
+    for group in state_dict["param_groups"]:  # a wrapped optimizer may write them in another way
         plain = {name: as_plain(value) for name, value in group.items() if name != "params"}
         seen = {"seen": group["seen"].to(dtype, copy=True)} if "seen" in group else {}
         groups.append({**group, **plain, **seen})
@@ -87,14 +83,14 @@ def as_plain(value: Any) -> Any:
     return value.item() if type(value).__module__ == "numpy" and getattr(value, "ndim", 1) == 0 else value
 
 
-def check_state(optimizer: LossAware, state_dict: dict[str, Any]) -> None:
+def check_state(optimizer: Optimizer, engine: Engine, state_dict: dict[str, Any]) -> None:
     """Refuse the state of another kind of optimizer before anything is changed."""
     for saved, group in zip(state_dict["param_groups"], optimizer.param_groups):
-        # What comes after the first two (AMSGrad's maximum) starts from zero where it is missing.
-        tensors = optimizer.engine.state_names(group)
-        # The units of the moments are 1 where nothing is said; other scalars (NAdam's) have no such default.
-        own = [name for name in optimizer.engine.scalars if name not in optimizer.engine.units.values()]
-        needed = ("step", *tensors[:2], *own)
+        # Tensors after the first two (AMSGrad's maximum) start from zero if they are missing.
+        tensors = engine.state_names(group)
+        # Missing units of the moments are 1; other scalars (NAdam's) have no such default.
+        scalars = [name for name in engine.scalars if name not in engine.units.values()]
+        needed = ("step", *tensors[:2], *scalars)
         for key, p in zip(saved["params"], group["params"]):
             state = state_dict["state"].get(key)
             missing = [name for name in needed if state and state.get(name) is None]
@@ -105,34 +101,34 @@ def check_state(optimizer: LossAware, state_dict: dict[str, Any]) -> None:
                     "start without optimizer state instead"
                 )
             for name in tensors:
-                found = state.get(name) if state else None
-                if isinstance(found, Tensor) and found.shape != p.shape:
+                tensor = state.get(name) if state else None
+                if isinstance(tensor, Tensor) and tensor.shape != p.shape:
                     raise ValueError(
-                        f"the checkpoint's {name} for parameter {key} has the shape {tuple(found.shape)}, the "
+                        f"the checkpoint's {name} for parameter {key} has the shape {tuple(tensor.shape)}, the "
                         f"parameter {tuple(p.shape)}: it is of another model; start without optimizer state instead"
                     )
 
 
-def restore_scalars(optimizer: LossAware, state_dict: dict[str, Any]) -> None:
-    """Put the scalars of the histories back uncast (torch casts them to the parameter's dtype) and share them again."""
-    names = ("step", *optimizer.engine.scalars)
+def restore_scalars(optimizer: Optimizer, engine: Engine, state_dict: dict[str, Any]) -> None:
+    """Put the scalars back uncast (torch casts them to the parameter's dtype), shared where they are equal."""
+    names = ("step", *engine.scalars)
     for saved, group in zip(state_dict["param_groups"], optimizer.param_groups):
         shared: dict[Any, dict[str, Tensor]] = {}
         for key, p in zip(saved["params"], group["params"]):
-            raw = state_dict["state"].get(key)
-            if not raw:
+            loaded = state_dict["state"].get(key)
+            if not loaded:
                 continue
-            absent = [name for name in names if isinstance(raw.get(name), dict)]
-            for name in absent:  # what a flattened checkpoint knows nothing of comes back as an empty dict
+            absent = [name for name in names if isinstance(loaded.get(name), dict)]
+            for name in absent:  # a name that a flattened checkpoint does not have comes back as an empty dict
                 del optimizer.state[p][name]
-            own = {name: _scalar(raw[name], name) for name in names if name in raw and name not in absent}
-            kind = (p.dtype, p.device, *((name, x.item() if not x.is_meta else id(x)) for name, x in own.items()))
-            optimizer.state[p].update(shared.setdefault(kind, own))
+            scalars = {name: _scalar(loaded[name], name) for name in names if name in loaded and name not in absent}
+            kind = (p.dtype, p.device, *((name, x.item() if not x.is_meta else id(x)) for name, x in scalars.items()))
+            optimizer.state[p].update(shared.setdefault(kind, scalars))
 
 
 def _scalar(value: Any, name: str) -> Tensor:
-    """A 0-d copy in the dtype the histories use."""
-    wide = torch.float32 if name == "step" or getattr(value, "is_mps", False) else torch.float64
+    """A 0-d copy in the dtype of the state's scalars."""
+    dtype = torch.float32 if name == "step" or getattr(value, "is_mps", False) else torch.float64
     value = value.full_tensor() if hasattr(value, "full_tensor") else value
     value = value if isinstance(value, Tensor) else torch.tensor(value, device="cpu")
-    return value.detach().to(wide, copy=True).reshape(())
+    return value.detach().to(dtype, copy=True).reshape(())

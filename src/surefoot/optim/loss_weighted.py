@@ -11,35 +11,33 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.optimizer import _use_grad_for_differentiable
 
-from surefoot import readings
-from surefoot.losses import TakesLoss
-from surefoot.noise import standard_normal, standard_normal_tensor
+from surefoot.losses import RecordedLosses, TakesLoss
+from surefoot.meter import Meter, decide
 from surefoot.optim import checkpoint
-from surefoot.optim import options as checks
-from surefoot.optim.engines.base import wide
-from surefoot.rules import Rule, Weighting, find_rule, weigh_on_host
-from surefoot.rules import weigh as apply_rule
-from surefoot.statistics import Number, Seen, blank, inherited, observe, on_host
+from surefoot.optim.engines.base import Group
+from surefoot.optim.options import check_eta, check_weighing_options
+from surefoot.rules import Rule, Weighting, find_rule
+from surefoot.statistics import Number, no_statistics, pack, stats_for_new_group, unpack, widest_float
 from surefoot.unwrap import unwrapped
 
 
 class LossWeighted(TakesLoss):
     """Wrap any torch optimizer: it is given ``weight * gradient``, with ``weight = scale * (1 + tilt * z)``.
 
-    The parameter groups and the state are the base's own, so learning-rate schedulers, GradScaler and clipping work on
-    either; its settings stay where they are. Weight decay inside the base is not weighted.
+    The parameter groups and the state are those of the base, so learning-rate schedulers, GradScaler and clipping work
+    on either. Weight decay inside the base is not weighted.
 
     Args:
-        base: the optimizer that moves the parameters.
+        base: the optimizer that updates the parameters.
         rule: the rule by name, or a Rule of your own.
         eta: the rule's strength (None: the rule's default); a parameter group may bring its own ``"eta"``.
         weighting: "unit" keeps the weight near 1, "paper" multiplies by the std of the loss.
         loss_beta: decay rate of the loss statistics.
         seed: of the noise (rule S); the same seed gives the same noise on every rank and after a resume.
-        nonfinite: what to do when the loss is not finite, or so large that no gradient can bear its weight. "skip"
-            leaves the step out and counts it (on an accelerator that costs one read per step, unless the base can skip
-            by itself as torch's fused ones can), "raise" stops with an error, "coast" never reads: the base gets zero
-            gradients for that step.
+        nonfinite: what to do if the loss is not finite, or it or its weight exceeds 1e19. "skip" skips the step and
+            counts it (on an accelerator that costs one read per step, unless the base can skip by itself as torch's
+            fused ones can), "raise" stops with an error, "coast" never reads: the base gets zero gradients for that
+            step.
         process_group: where to average the loss (None: the default group when there is one, False: nowhere).
 
     >>> model = torch.nn.Linear(3, 1)
@@ -68,48 +66,44 @@ class LossWeighted(TakesLoss):
     ) -> None:
         check_base(base)
         self.rule = find_rule(rule)
-        check_settings(weighting=weighting, loss_beta=loss_beta, seed=seed, nonfinite=nonfinite, coast=True)
+        check_weighing_options(weighting=weighting, loss_beta=loss_beta, seed=seed, nonfinite=nonfinite, coast=True)
         self.eta = self.rule.eta if eta is None else eta
         self.weighting, self.loss_beta, self.seed, self.nonfinite = weighting, float(loss_beta), seed, nonfinite
         self.process_group = process_group
         for group in base.param_groups:
-            self._check_eta(group.get("eta", self.eta))
+            check_eta(group.get("eta", self.eta), self.rule)
         self._adopt(base)
-
-    def _check_eta(self, eta: Any) -> None:
-        checks.check_number("eta", eta)
-        self.rule.check(float(eta))
 
     def _adopt(self, base: Optimizer) -> None:
         """Take the base's place: one set of step hooks for both, since only the outer step may run them."""
         self.base = base
-        self._gathered = readings.Gathered()
+        self._recorded = RecordedLosses()
         self._etas: dict[int, Any] = {}
         shared = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
         Optimizer.__setstate__(self, {name: getattr(base, name) for name in shared} | {"defaults": base.defaults})
         for group in base.param_groups:
             self._complete(group)
 
-    def _complete(self, group: dict[str, Any]) -> None:
-        """Give a group what this optimizer keeps in it; one that comes later starts from what was already seen."""
+    def _complete(self, group: Group) -> None:
+        """Give a group an eta and statistics; one that is added later starts from the statistics of the first."""
         group.setdefault("eta", self.eta)
         if "seen" not in group:
             first = self.base.param_groups[0]
-            turned = self._maximizes(first) != self._maximizes(group)
-            group["seen"] = inherited(first["seen"], turned) if "seen" in first else blank()
+            negated = self._maximizes(first) != self._maximizes(group)
+            group["seen"] = stats_for_new_group(first["seen"], negated) if "seen" in first else no_statistics()
 
     @property
-    def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
-        """The base's own."""
+    def param_groups(self) -> list[Group]:  # type: ignore[override]
+        """Those of the base."""
         return self.base.param_groups
 
     @param_groups.setter
-    def param_groups(self, groups: list[dict[str, Any]]) -> None:
+    def param_groups(self, groups: list[Group]) -> None:
         self.base.param_groups = groups
 
     @property
     def state(self) -> Any:  # type: ignore[override]
-        """The base's own."""
+        """That of the base."""
         return self.base.state
 
     @state.setter
@@ -117,20 +111,20 @@ class LossWeighted(TakesLoss):
         self.base.state = state
 
     def __getattr__(self, name: str) -> Any:
-        # What only the base has: train() and eval() of schedule-free optimizers, for one.
+        # What only the base has, such as train() and eval() of schedule-free optimizers.
         if name.startswith("__") or "base" not in self.__dict__:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self.base, name)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add parameters to the base."""
-        self._check_eta(param_group.get("eta", self.eta))
+        check_eta(param_group.get("eta", self.eta), self.rule)
         self.base.add_param_group(param_group)
         self._complete(self.param_groups[-1])
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Clear the gradients, and let go of losses whose step was skipped."""
-        self._gathered.open_window()
+        """Clear the gradients, and drop losses whose step was skipped."""
+        self._recorded.open_window()
         self.base.zero_grad(set_to_none)
 
     @overload
@@ -145,113 +139,91 @@ class LossWeighted(TakesLoss):
 
         Args:
             closure: computes the loss and the gradients again, and returns the loss. It is called once.
-            loss: the loss whose gradients these are; wins over recorded losses, which win over the closure's value.
+            loss: the loss whose gradients these are; it is preferred to recorded losses, and these to the closure's.
         """
         returned = self._evaluate(closure)
-        reading = self._reading(loss, returned)
-        if reading is None:
-            checks.only_creates_state(self, closure)
+        loss = self._read_loss(loss, returned)
+        if loss is None:
+            self._check_that_no_loss_is_needed(closure)
             self._step_base()
             return returned
-        for index, group in enumerate(self.param_groups):
-            self._complete(group)
-            if group["eta"] is not self._etas.get(index):
-                self._check_eta(group["eta"])
-                self._etas[index] = group["eta"]
-        vectors = [group["seen"] for group in self.param_groups]
-        if isinstance(reading, Tensor) or any(vector.device.type != "cpu" for vector in vectors):
-            self._step_on_device(reading)
-        else:
-            self._step_on_host(reading)
+
+        groups = self.param_groups
+        meters = [self._make_meter(index, group) for index, group in enumerate(groups)]
+        device = self._place_statistics(loss)
+        all_stats = [unpack(group["seen"], on_device=device is not None) for group in groups]
+        assessments = [meter.assess(stats, loss) for meter, stats in zip(meters, all_stats)]
+        proceed = decide(assessments)[0]
+        self._step_if([assessment.weight for assessment in assessments], proceed)
+        for group, meter, assessment in zip(groups, meters, assessments):
+            group["seen"] = pack(meter.remember(assessment, proceed), group["seen"].device)
         return returned
 
-    def _step_on_host(self, reading: float) -> None:
+    def _make_meter(self, index: int, group: Group) -> Meter:
+        """The judgement of a group; an eta that was replaced since the last step is checked first."""
+        self._complete(group)
+        if group["eta"] is not self._etas.get(index):
+            check_eta(group["eta"], self.rule)
+            self._etas[index] = group["eta"]
+        return Meter(
+            self.rule,
+            group["eta"],
+            self.weighting,
+            self.loss_beta,
+            self.seed,
+            index,
+            self._maximizes(group),
+            self.nonfinite,
+            type(self).__name__,
+        )
+
+    def _place_statistics(self, loss: Number) -> torch.device | None:
+        """Move the statistics to the device of the loss, or of the first group's; None if all are on the host."""
         groups = self.param_groups
-        seen = [Seen(*group["seen"].tolist()) for group in groups]
-        losses = [-reading if self._maximizes(group) else reading for group in groups]
-        weighed, trouble, heard = seen, f"the loss is {reading}", checks.is_sane(reading)
-        if heard:
-            weighed = [self._weigh(i, group, *x) for i, (group, x) in enumerate(zip(groups, zip(seen, losses)))]
-            absurd = [x.weight for x in weighed if not abs(x.weight) <= checks.LARGEST]
-            trouble = f"the rule weights the gradient by {absurd[0]}" if absurd else ""
-        if trouble and self.nonfinite == "raise":
-            raise FloatingPointError(_refusal(type(self).__name__, trouble))
-        if not trouble:
-            self._step_weighted([x.weight for x in weighed])
-        elif self.nonfinite == "coast":
-            self._step_weighted([0.0] * len(groups), coasting=True)
-        for group, before, x, loss in zip(groups, seen, weighed, losses):
-            after = observe(x, loss, self.loss_beta) if heard else before
-            after = after._replace(skipped=before.skipped + bool(trouble))
-            group["seen"] = on_host(after)
-        if trouble and after.skipped == checks.MANY:
-            checks.warn_of_skipping(self, after, reading)
+        if not isinstance(loss, Tensor) and all(group["seen"].is_cpu for group in groups):
+            return None
+        device = loss.device if isinstance(loss, Tensor) else groups[0]["seen"].device
+        for group in groups:
+            group["seen"] = group["seen"].to(device, widest_float(device))
+        return device
 
-    def _step_on_device(self, reading: Number) -> None:
-        groups = self.param_groups
-        home = reading.device if isinstance(reading, Tensor) else groups[0]["seen"].device
-        dtype = wide(home)
-        reading = torch.as_tensor(reading, dtype=dtype, device=home)
-        fine = heard = checks.is_sane(reading)
-        vectors = [group["seen"].to(home, dtype) for group in groups]
-        seen = [Seen(*vector.unbind()) for vector in vectors]
-        losses = [torch.where(fine, -reading if self._maximizes(g) else reading, x.mean) for g, x in zip(groups, seen)]
-        weighed = [self._weigh(i, group, *x) for i, (group, x) in enumerate(zip(groups, zip(seen, losses)))]
-        weights = [torch.as_tensor(x.weight, dtype=dtype, device=home) for x in weighed]
-        for weight in weights:
-            fine = fine & (weight.abs() <= checks.LARGEST)
-        self._step_masked(weights, fine)
-        for group, vector, x, loss in zip(groups, vectors, weighed, losses):
-            after = observe(x, loss, self.loss_beta)
-            stacked = torch.stack([torch.as_tensor(n, dtype=dtype, device=home) for n in after])
-            group["seen"] = torch.where(heard, stacked, vector)
-            group["seen"][Seen._fields.index("skipped")] += ~fine
-
-    def _weigh(self, index: int, group: dict[str, Any], seen: Seen, loss: Number) -> Seen:
-        if isinstance(seen.count, Tensor):
-            drawn = standard_normal_tensor(self.seed, seen.count, index) if self.rule.uses_noise else 0.0
-            return apply_rule(self.rule, seen, loss, group["eta"], drawn, self.weighting)
-        noise = standard_normal(self.seed, int(seen.count), index) if self.rule.uses_noise else 0.0
-        return weigh_on_host(self.rule, seen, loss, group["eta"], noise, self.weighting)
-
-    def _maximizes(self, group: dict[str, Any]) -> bool:
-        # What is maximized is a loss turned around, so that pessimism stays pessimism.
+    def _maximizes(self, group: Group) -> bool:
         return bool(group.get("maximize", getattr(self.base, "maximize", False)))
 
-    def _step_masked(self, weights: list[Tensor], fine: Tensor) -> None:
-        """A step that must not happen when the loss is not finite, which only the device knows."""
+    def _step_if(self, weights: list[Number], proceed: bool | Tensor) -> None:
+        """Let the base step, or not; on a device only the device may know."""
         if self.nonfinite == "coast":
-            self._step_weighted(weights, coasting=~fine)
-        elif self.nonfinite == "skip" and getattr(self.base, "_step_supports_amp_scaling", False):
+            coasting = ~proceed if isinstance(proceed, Tensor) else not proceed
+            self._step_weighted(weights, coasting)
+        elif isinstance(proceed, Tensor) and self._base_skips_by_itself():
             # What GradScaler tells an optimizer that unscales and skips by itself.
-            self.base.grad_scale, self.base.found_inf = None, (~fine).to(torch.float32)  # type: ignore[attr-defined]
+            self.base.grad_scale, self.base.found_inf = None, (~proceed).to(torch.float32)  # type: ignore[attr-defined]
             try:
                 self._step_weighted(weights)
             finally:
                 del self.base.grad_scale, self.base.found_inf  # type: ignore[attr-defined]
-        elif bool(fine):
+        elif self.nonfinite == "raise" or proceed:  # with "raise" an unusable loss has raised already
             self._step_weighted(weights)
-        elif self.nonfinite == "raise":
-            raise FloatingPointError(
-                _refusal(type(self).__name__, "the loss is not finite, or no gradient can bear its weight")
-            )
 
-    def _step_weighted(self, weights: list[Number], coasting: Any = False) -> None:
+    def _base_skips_by_itself(self) -> bool:
+        return self.nonfinite == "skip" and getattr(self.base, "_step_supports_amp_scaling", False)
+
+    def _step_weighted(self, weights: list[Number], coasting: bool | Tensor = False) -> None:
         """Let the base see weighted copies in ``p.grad``, and put the gradients back whatever happens."""
-        lent: list[tuple[Tensor, Tensor | None]] = []
+        saved_gradients: list[tuple[Tensor, Tensor | None]] = []
         try:
             for group, weight in zip(self.param_groups, weights):
                 params = [p for p in group["params"] if p.grad is not None]
                 for p, copy in zip(params, weighted([p.grad for p in params], weight, coasting)):  # type: ignore[misc]
-                    lent.append((p, p.grad))
+                    saved_gradients.append((p, p.grad))
                     p.grad = copy
             self._step_base()
         finally:
-            for p, grad in lent:
+            for p, grad in saved_gradients:
                 p.grad = grad
 
     def _step_base(self) -> None:
-        """The base's own step, below the layer that runs the hooks: they belong to the outer step."""
+        """Call the step of the base without its hooks, which the outer step has run."""
         step = type(self.base).step
         unhooked = getattr(step, "__wrapped__", step) if getattr(step, "hooked", False) else step
         unhooked(self.base)  # type: ignore[call-arg]
@@ -269,18 +241,18 @@ class LossWeighted(TakesLoss):
         return state_dict
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load a checkpoint of this optimizer, or one of the base alone, which knows nothing of the loss."""
+        """Load a checkpoint of this optimizer, or of the base alone, which has no statistics of the loss."""
         state_dict = dict(state_dict)
         for pre_hook in self._optimizer_load_state_dict_pre_hooks.values():
             changed = pre_hook(self, state_dict)
             state_dict = state_dict if changed is None else changed
-        self.base.load_state_dict(checkpoint.completed(state_dict, self))
+        self.base.load_state_dict(checkpoint.completed(state_dict, self, self.rule))
         for post_hook in self._optimizer_load_state_dict_post_hooks.values():
             post_hook(self)
 
     def __getstate__(self) -> dict[str, Any]:
         names = ("base", "rule", "eta", "weighting", "loss_beta", "seed", "nonfinite")
-        # A process group cannot be pickled; the copy averages over the default group until told otherwise.
+        # A process group cannot be pickled; the copy averages over the default group.
         opted_out = False if self.process_group is False else None
         return {name: self.__dict__[name] for name in names} | {"process_group": opted_out}
 
@@ -289,20 +261,20 @@ class LossWeighted(TakesLoss):
         self._adopt(state["base"])
 
 
-def weighted(grads: list[Tensor], weight: Number, coasting: Any) -> list[Tensor]:
-    """Weighted copies of gradients; zeros where the step is to coast.
+def weighted(grads: list[Tensor], weight: Number, coasting: bool | Tensor) -> list[Tensor]:
+    """Weighted copies of gradients; zeros if the step coasts.
 
     >>> weighted([torch.ones(2), torch.ones(1)], 0.5, coasting=False)
     [tensor([0.5000, 0.5000]), tensor([0.5000])]
     """
     if coasting is True:
         return [torch.zeros_like(grad) for grad in grads]
-    plain = all(grad.layout is torch.strided and not hasattr(grad, "to_local") for grad in grads)
-    if plain and len({grad.device for grad in grads}) == 1:
+    are_plain = all(grad.layout is torch.strided and not hasattr(grad, "to_local") for grad in grads)
+    if are_plain and len({grad.device for grad in grads}) == 1:
         copies = list(torch._foreach_mul(grads, weight.to(grads[0].device) if isinstance(weight, Tensor) else weight))
     else:
         copies = [grad * (weight.to(grad.device) if isinstance(weight, Tensor) else weight) for grad in grads]
-    # Only among gradients without dimensions does the weight's float64 spread to the product.
+    # A float64 weight makes the product float64 only for gradients without dimensions.
     copies = [copy.to(grad.dtype) for copy, grad in zip(copies, grads)]
     if isinstance(coasting, Tensor):
         copies = [torch.where(coasting.to(copy.device), torch.zeros_like(copy), copy) for copy in copies]
@@ -332,21 +304,3 @@ def check_base(base: Any) -> None:
             f"{name} has an 'eta' of its own, which LossWeighted would overwrite; weigh the loss with surefoot.weigh "
             "instead"
         )
-
-
-def check_settings(*, weighting: str, loss_beta: float, seed: int, nonfinite: str, coast: bool) -> None:
-    """Refuse settings that have no meaning."""
-    ways = ("skip", "raise", "coast") if coast else ("skip", "raise")
-    for name, value, choices in (("weighting", weighting, ("paper", "unit")), ("nonfinite", nonfinite, ways)):
-        if value not in choices:
-            raise ValueError(f"Invalid {name} value: {value!r}; take one of {', '.join(map(repr, choices))}")
-    checks.check_number("loss_beta", loss_beta)
-    if not 0.0 <= loss_beta < 1.0:
-        raise ValueError(f"Invalid loss_beta value: {loss_beta}; it must be at least 0 and below 1")
-    checks.check_seed(seed)
-
-
-def _refusal(who: str, what: str) -> str:
-    return (
-        f"{who}: {what}, and nonfinite='raise' was asked for; nothing was changed (nonfinite='skip' skips such steps)"
-    )

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any
+from typing import Unpack
 
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from surefoot.optim import engines
 from surefoot.optim.loss_aware import LossAware
-from surefoot.rules import RULES, Rule, Weighting
+from surefoot.optim.options import Options, group_defaults, takes_options
+from surefoot.rules import RULES
 
 
 class LossAwareAdam(LossAware):
@@ -43,6 +44,7 @@ class LossAwareAdam(LossAware):
     engine = engines.Adam()
     rule = RULES["plain"]
 
+    @takes_options()
     def __init__(
         self,
         params: ParamsT,
@@ -51,24 +53,11 @@ class LossAwareAdam(LossAware):
         eps: float = 1e-8,
         weight_decay: float = 0,
         amsgrad: bool = False,
-        *,
-        rule: str | Rule | None = None,
-        eta: float | None = None,
-        weighting: Weighting = "paper",
-        decoupled_weight_decay: bool = False,
-        maximize: bool = False,
-        foreach: bool | None = None,
-        fused: bool | None = None,
-        capturable: bool = False,
-        differentiable: bool = False,
-        loss_beta: float | None = None,
-        seed: int = 0,
-        nonfinite: str = "skip",
-        check_gradients: bool = False,
-        process_group: Any = None,
-        reference: bool = False,
+        **options: Unpack[Options],
     ) -> None:
-        super().__init__(params, _defaults(locals()), rule=rule, process_group=process_group)
+        own = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "amsgrad": amsgrad}
+        defaults = group_defaults(own, options)
+        super().__init__(params, defaults, rule=options["rule"], process_group=options["process_group"])
 
 
 class LossAwareMomentum(LossAware):
@@ -83,6 +72,7 @@ class LossAwareMomentum(LossAware):
     engine = engines.Momentum()
     rule = RULES["plain"]
 
+    @takes_options(weighting="unit")
     def __init__(
         self,
         params: ParamsT,
@@ -90,24 +80,11 @@ class LossAwareMomentum(LossAware):
         momentum: float = 0.9,
         weight_decay: float = 0,
         nesterov: bool = False,
-        *,
-        rule: str | Rule | None = None,
-        eta: float | None = None,
-        weighting: Weighting = "unit",
-        decoupled_weight_decay: bool = False,
-        maximize: bool = False,
-        foreach: bool | None = None,
-        fused: bool | None = None,
-        capturable: bool = False,
-        differentiable: bool = False,
-        loss_beta: float | None = None,
-        seed: int = 0,
-        nonfinite: str = "skip",
-        check_gradients: bool = False,
-        process_group: Any = None,
-        reference: bool = False,
+        **options: Unpack[Options],
     ) -> None:
-        super().__init__(params, _defaults(locals()), rule=rule, process_group=process_group)
+        own = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "nesterov": nesterov}
+        defaults = group_defaults(own, options)
+        super().__init__(params, defaults, rule=options["rule"], process_group=options["process_group"])
 
 
 class LossAwareAdaMax(LossAware):
@@ -116,6 +93,7 @@ class LossAwareAdaMax(LossAware):
     engine = engines.AdaMax()
     rule = RULES["plain"]
 
+    @takes_options(without=("fused", "reference"))
     def __init__(
         self,
         params: ParamsT,
@@ -123,22 +101,11 @@ class LossAwareAdaMax(LossAware):
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 0,
-        *,
-        rule: str | Rule | None = None,
-        eta: float | None = None,
-        weighting: Weighting = "paper",
-        decoupled_weight_decay: bool = False,
-        maximize: bool = False,
-        foreach: bool | None = None,
-        capturable: bool = False,
-        differentiable: bool = False,
-        loss_beta: float | None = None,
-        seed: int = 0,
-        nonfinite: str = "skip",
-        check_gradients: bool = False,
-        process_group: Any = None,
+        **options: Unpack[Options],
     ) -> None:
-        super().__init__(params, _defaults(locals()), rule=rule, process_group=process_group)
+        own = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+        defaults = group_defaults(own, options)
+        super().__init__(params, defaults, rule=options["rule"], process_group=options["process_group"])
 
 
 class LossAwareNAdam(LossAware):
@@ -147,6 +114,7 @@ class LossAwareNAdam(LossAware):
     engine = engines.NAdam()
     rule = RULES["plain"]
 
+    @takes_options(without=("fused", "reference"))
     def __init__(
         self,
         params: ParamsT,
@@ -155,29 +123,11 @@ class LossAwareNAdam(LossAware):
         eps: float = 1e-8,
         weight_decay: float = 0,
         momentum_decay: float = 4e-3,
-        *,
-        rule: str | Rule | None = None,
-        eta: float | None = None,
-        weighting: Weighting = "paper",
-        decoupled_weight_decay: bool = False,
-        maximize: bool = False,
-        foreach: bool | None = None,
-        capturable: bool = False,
-        differentiable: bool = False,
-        loss_beta: float | None = None,
-        seed: int = 0,
-        nonfinite: str = "skip",
-        check_gradients: bool = False,
-        process_group: Any = None,
+        **options: Unpack[Options],
     ) -> None:
-        super().__init__(params, _defaults(locals()), rule=rule, process_group=process_group)
-
-
-def _defaults(arguments: dict[str, Any]) -> dict[str, Any]:
-    """What a constructor was given, as the defaults of its parameter groups."""
-    taken = ("self", "params", "rule", "process_group", "__class__")
-    defaults = {name: value for name, value in arguments.items() if name not in taken}
-    return {"fused": None, "reference": False, **defaults}
+        own = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "momentum_decay": momentum_decay}
+        defaults = group_defaults(own, options)
+        super().__init__(params, defaults, rule=options["rule"], process_group=options["process_group"])
 
 
 class AdamUCB(LossAwareAdam):
@@ -292,6 +242,6 @@ OPTIMIZERS: dict[str, type[LossAware]] = {
     )
 }  # fmt: skip
 
-for _cls in OPTIMIZERS.values():  # help() of a named optimizer tells its arguments too
-    _own, _shared = (inspect.cleandoc(each.__doc__ or "") for each in _cls.__mro__[:2])
-    _cls.__doc__ = f"{_own}\n\n{_shared}\n"
+for _cls in OPTIMIZERS.values():  # help() of a named optimizer shows the arguments of its family too
+    _summary, _family = (inspect.cleandoc(_base.__doc__ or "") for _base in _cls.__mro__[:2])
+    _cls.__doc__ = f"{_summary}\n\n{_family}\n"

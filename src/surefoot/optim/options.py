@@ -1,12 +1,16 @@
-"""What a user may hand over, and which path a step takes: every refusal names the value and the way out."""
+"""The options of the optimizers, each spelled once: names, defaults, checks; and the kernels that they choose.
+
+Every refusal names the value and what to do.
+"""
 
 from __future__ import annotations
 
+import functools
+import inspect
 import math
 import operator
-import warnings
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any, TypedDict
 
 import torch
 from torch import Tensor
@@ -14,120 +18,192 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import _get_foreach_kernels_supported_devices
 from torch.utils._foreach_utils import _get_fused_kernels_supported_devices
 
-from surefoot.optim.engines.base import Engine, Members, wide
-from surefoot.readings import THREE_WAYS
-from surefoot.rules import Rule
-from surefoot.statistics import Number, Seen
+from surefoot.optim.engines.base import Bucket, Engine, Group
+from surefoot.rules import Rule, Weighting
 
-if TYPE_CHECKING:
-    from surefoot.optim.loss_aware import LossAware
+
+class Options(TypedDict, total=False):
+    """The options that all named optimizers have in common, beside the few of their engine."""
+
+    rule: str | Rule | None
+    eta: float | None
+    weighting: Weighting
+    decoupled_weight_decay: bool
+    maximize: bool
+    foreach: bool | None
+    fused: bool | None
+    capturable: bool
+    differentiable: bool
+    loss_beta: float | None
+    seed: int
+    nonfinite: str
+    check_gradients: bool
+    process_group: Any
+    reference: bool
+
+
+DEFAULTS: Options = {
+    "rule": None, "eta": None, "weighting": "paper", "decoupled_weight_decay": False, "maximize": False,
+    "foreach": None, "fused": None, "capturable": False, "differentiable": False, "loss_beta": None, "seed": 0,
+    "nonfinite": "skip", "check_gradients": False, "process_group": None, "reference": False,
+}  # fmt: skip
+
+
+def takes_options(*, without: tuple[str, ...] = (), **defaults: Any) -> Callable[[Callable[..., None]], Any]:
+    """Let a constructor with ``**options`` take the common ones: fill in defaults, and show them in its signature.
+
+    ``inspect.signature`` is what help(), the lab and command lines made of constructors read.
+
+    Args:
+        without: options that this family has not.
+        defaults: defaults that differ.
+
+    >>> @takes_options(without=("fused",), seed=7)
+    ... def make(lr, **options):
+    ...     return options["seed"]
+    >>> make(0.1), make(0.1, seed=3), "fused" in inspect.signature(make).parameters
+    (7, 3, False)
+    """
+    values = {name: value for name, value in (DEFAULTS | defaults).items() if name not in without}  # type: ignore[operator]
+    types = {name: annotation.__forward_arg__ for name, annotation in Options.__annotations__.items()}
+    shown = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=value, annotation=types[name])
+        for name, value in values.items()
+    ]
+
+    def decorate(constructor: Callable[..., None]) -> Callable[..., None]:
+        signature = inspect.signature(constructor)
+        own = [x for x in signature.parameters.values() if x.kind is not inspect.Parameter.VAR_KEYWORD]
+        signature = signature.replace(parameters=[*own, *shown])
+
+        @functools.wraps(constructor)
+        def construct(*args: Any, **given: Any) -> None:
+            signature.bind(*args, **given)  # refuses names that are not there
+            return constructor(*args, **(values | given))
+
+        construct.__signature__ = signature  # type: ignore[attr-defined]
+        return construct
+
+    return decorate
+
+
+def group_defaults(own: dict[str, Any], options: Options) -> Group:
+    """What the parameter groups start with: the engine's own options and the common ones."""
+    common = {name: value for name, value in options.items() if name not in ("rule", "process_group")}
+    return {"fused": None, "reference": False, **own, **common}
+
+
+# -- checks ----------------------------------------------------------------------------------------------------------
+
+
+def _is_not_negative(value: float) -> bool:
+    return 0.0 <= value < math.inf
+
+
+def _is_decay_rate(value: float) -> bool:
+    return 0.0 <= value < 1.0
+
+
+_AMOUNT = ("number", _is_not_negative, "it must be finite and not negative")
+_DECAY_RATE = ("number", _is_decay_rate, "it must be at least 0 and below 1")
+_SWITCH = ("switch", (0, 1), "it must be True or False")
+_NONFINITE = ("choice", ("skip", "raise"), "")
+Check = tuple[str, Any, str]
+#: The check of an option: its kind, the values that are allowed, and the words that say so. "?" allows None.
+CHECKS: dict[str, Check] = {
+    **dict.fromkeys(("lr", "eps", "weight_decay", "momentum_decay"), _AMOUNT),
+    "betas": ("pair", _is_decay_rate, "it must be at least 0 and below 1"),
+    "momentum": _DECAY_RATE,
+    "loss_beta": ("number?", _is_decay_rate, "it must be at least 0 and below 1, or None for the engine's own"),
+    **dict.fromkeys(("amsgrad", "nesterov", "maximize", "decoupled_weight_decay"), _SWITCH),
+    **dict.fromkeys(("capturable", "differentiable", "reference", "check_gradients"), _SWITCH),
+    **dict.fromkeys(("foreach", "fused"), ("switch?", *_SWITCH[1:])),
+    "weighting": ("choice", ("paper", "unit"), ""),
+    "nonfinite": _NONFINITE,
+    "seed": ("integer", None, "it must be an integer"),
+}
 
 #: What the published recipe exists for.
 PUBLISHED_ENGINES = ("adam", "momentum")
 PUBLISHED_RULES = ("plain", "ucb", "cb", "s")
-
-
-#: The largest loss, and the largest weight: a product with it must have a square that float32 can hold.
-LARGEST = 1e19
-
-
 #: What may be changed between steps; every change is checked.
-SETTINGS = (
+CHANGEABLE = (
     "eta", "betas", "momentum", "momentum_decay", "eps", "weight_decay", "loss_beta", "weighting", "nonfinite", "seed",
-    "amsgrad", "nesterov", "maximize", "decoupled_weight_decay",
+    "amsgrad", "nesterov", "maximize", "decoupled_weight_decay", "reference",
 )  # fmt: skip
-_SWITCHES = ("amsgrad", "nesterov", "maximize", "decoupled_weight_decay", "capturable", "differentiable", "reference",
-             "check_gradients")  # fmt: skip
 
 
-class Settings:
-    """The settings of a group, remembered to see whether any was replaced."""
-
-    def __init__(self, group: dict[str, Any]) -> None:
-        self.read = operator.itemgetter(*(name for name in SETTINGS if name in group))
-        self.values = self.read(group)
-
-    def are_those_of(self, group: dict[str, Any]) -> bool:
-        """Whether they are the very same objects; to ask whether they are equal would read tensors."""
-        return all(map(operator.is_, self.read(group), self.values))
-
-
-def check_group(group: dict[str, Any], engine: Engine, rule: Rule) -> None:
-    """Check the hyper-parameters of one parameter group."""
-    for name in ("lr", "eps", "weight_decay", "momentum", "momentum_decay", "loss_beta", "eta"):
-        if name in group and not (name == "loss_beta" and group[name] is None):
-            check_number(name, group[name])
-    _check_lr(group)
-    for name in ("eps", "weight_decay", "momentum_decay"):
-        if name in group and not 0.0 <= float(group[name]) < math.inf:
-            raise ValueError(f"Invalid {name} value: {group[name]}; it must be finite and not negative")
-    betas = group.get("betas", (0.0, 0.0))
-    if not (isinstance(betas, (tuple, list)) and len(betas) == 2):
-        raise ValueError(f"Invalid betas value: {betas!r}; give two decay rates, such as (0.9, 0.999)")
-    for i, beta in enumerate(betas):
-        check_number("betas", beta)
-        if not 0.0 <= float(beta) < 1.0:
-            raise ValueError(f"Invalid beta parameter at index {i}: {beta}; it must be at least 0 and below 1")
-    if "momentum" in group and not 0.0 <= group["momentum"] < 1.0:
-        raise ValueError(f"Invalid momentum value: {group['momentum']}; it must be at least 0 and below 1")
-    if group["loss_beta"] is not None and not 0.0 <= group["loss_beta"] < 1.0:
-        raise ValueError(
-            f"Invalid loss_beta value: {group['loss_beta']}; it must be at least 0 and below 1, or None for the "
-            "engine's own"
-        )
-    for name in _SWITCHES:
-        check_switch(name, group.get(name, False))
-    for name in ("foreach", "fused"):
-        if group[name] is not None:
-            check_switch(name, group[name])
-    rule.check(float(group["eta"]))
-    for name, choices in {"weighting": ("paper", "unit"), "nonfinite": ("skip", "raise")}.items():
-        if group[name] not in choices:
-            raise ValueError(f"Invalid {name} value: {group[name]!r}; take one of {', '.join(map(repr, choices))}")
-    check_seed(group["seed"])
+def check_group(group: Group, engine: Engine, rule: Rule) -> None:
+    """Check the options of one parameter group."""
+    for name, check in CHECKS.items():
+        if name in group:
+            check_option(name, group[name], check)
+    check_eta(group["eta"], rule)
     _check_paths(group, engine)
     if group["reference"]:
         _check_reference(group, engine, rule)
 
 
-def check_number(name: str, value: Any) -> None:
-    """Refuse what is not one number; numbers of every kind will do, also NumPy's and tensors of one element."""
-    what = "learning rate" if name == "lr" else f"{name} value"
+def check_weighing_options(*, coast: bool = False, **options: Any) -> None:
+    """Check the options of LossWeighted and weigh; ``coast`` is one more way to treat a loss that is not finite."""
+    choices = ("choice", ("skip", "raise", "coast"), "") if coast else _NONFINITE
+    for name, value in options.items():
+        check_option(name, value, {"loss_beta": _DECAY_RATE, "nonfinite": choices}.get(name) or CHECKS[name])
+
+
+def check_option(name: str, value: Any, check: Check) -> None:
+    """Refuse a value that an option cannot have."""
+    kind, allowed, words = check
+    if value is None and kind.endswith("?"):
+        return
+    label = "learning rate" if name == "lr" else f"{name} value"
+    if kind == "pair":
+        if not (isinstance(value, (tuple, list)) and len(value) == 2):
+            raise ValueError(f"Invalid {label}: {value!r}; give two decay rates, such as (0.9, 0.999)")
+        for i, beta in enumerate(value):
+            _check_number(label, beta)
+            if not allowed(float(beta)):
+                raise ValueError(f"Invalid beta parameter at index {i}: {beta}; {words}")
+    elif kind.startswith("number"):
+        if name == "lr" and isinstance(value, Tensor):
+            if value.numel() != 1:
+                raise ValueError(f"Tensor lr must be 1-element, but has shape {tuple(value.shape)}")
+            if value.device.type != "cpu":
+                return  # reading it would wait for the device
+        _check_number(label, value)
+        if not allowed(float(value.detach() if isinstance(value, Tensor) else value)):
+            raise ValueError(f"Invalid {label}: {value}; {words}")
+    elif kind == "choice":
+        if value not in allowed:
+            raise ValueError(f"Invalid {label}: {value!r}; take one of {', '.join(map(repr, allowed))}")
+    elif kind == "integer":
+        try:
+            operator.index(value)
+        except TypeError as error:
+            raise ValueError(f"Invalid {label}: {value!r}; {words}") from error
+    elif not (isinstance(value, (bool, int)) and value in allowed):  # a switch: any word would count as true
+        raise ValueError(f"Invalid {label}: {value!r}; {words}")
+
+
+def check_eta(eta: Any, rule: Rule) -> None:
+    """Refuse an eta that is not a number, or that the rule has no meaning for."""
+    _check_number("eta value", eta)
+    rule.check(float(eta))
+
+
+def _check_number(label: str, value: Any) -> None:
+    """Refuse what is not one number; numbers of any kind are accepted, also NumPy's and tensors of one element."""
     if isinstance(value, Tensor):
-        if name != "lr" and value.numel() != 1:
-            raise ValueError(f"Invalid {what}: a tensor of shape {tuple(value.shape)}; it must be one number")
+        if value.numel() != 1:
+            raise ValueError(f"Invalid {label}: a tensor of shape {tuple(value.shape)}; it must be one number")
         return
     try:
-        math.fsum((value,))  # as float(), which would also read a string
+        math.fsum((value,))  # like float(), but refuses a string
     except (TypeError, ValueError, OverflowError) as error:
-        raise ValueError(f"Invalid {what}: {value!r}; it must be a number, not {type(value).__name__}") from error
+        raise ValueError(f"Invalid {label}: {value!r}; it must be a number, not {type(value).__name__}") from error
 
 
-def check_switch(name: str, value: Any) -> None:
-    """Refuse a word in the place of True or False: every word counts as true."""
-    if not (isinstance(value, (bool, int)) and value in (0, 1)):
-        raise ValueError(f"Invalid {name} value: {value!r}; it must be True or False")
-
-
-def check_seed(seed: Any) -> None:
-    """Refuse what is not a whole number, of whatever kind."""
-    try:
-        operator.index(seed)
-    except TypeError as error:
-        raise ValueError(f"Invalid seed value: {seed!r}; it must be an integer") from error
-
-
-def _check_lr(group: dict[str, Any]) -> None:
-    lr = group["lr"]
-    if isinstance(lr, Tensor) and lr.numel() != 1:
-        raise ValueError(f"Tensor lr must be 1-element, but has shape {tuple(lr.shape)}")
-    if isinstance(lr, Tensor) and lr.device.type != "cpu":
-        return  # reading it would wait for the device
-    if not 0.0 <= float(lr.detach() if isinstance(lr, Tensor) else lr) < math.inf:
-        raise ValueError(f"Invalid learning rate: {lr}; it must be finite and not negative")
-
-
-def _check_paths(group: dict[str, Any], engine: Engine) -> None:
+def _check_paths(group: Group, engine: Engine) -> None:
     if group["fused"] and not engine.has_fused:
         raise ValueError(f"fused=True is not available for the {engine.name} engine; leave fused out")
     if group["fused"] and group["foreach"]:
@@ -136,7 +212,7 @@ def _check_paths(group: dict[str, Any], engine: Engine) -> None:
         raise RuntimeError("`fused` does not support `differentiable`; leave fused out")
 
 
-def _check_reference(group: dict[str, Any], engine: Engine, rule: Rule) -> None:
+def _check_reference(group: Group, engine: Engine, rule: Rule) -> None:
     if engine.name not in PUBLISHED_ENGINES or rule.name not in PUBLISHED_RULES:
         raise ValueError(
             f"reference=True goes with the engines {', '.join(PUBLISHED_ENGINES)} and the rules "
@@ -151,42 +227,20 @@ def _check_reference(group: dict[str, Any], engine: Engine, rule: Rule) -> None:
         )
 
 
-def check_params(group: dict[str, Any], engine: Engine, who: str) -> None:
-    """Refuse what the chosen kernel cannot take."""
+def check_params(group: Group, owner: str) -> None:
+    """Refuse parameters that the chosen kernel cannot take."""
     if not group["fused"]:
         return
     supported = _get_fused_kernels_supported_devices()
     for p in group["params"]:
         if not (torch.is_floating_point(p) and p.device.type in supported):
             raise RuntimeError(
-                f"fused=True requires all the params to be floating point tensors on one of {supported}, but {who} got "
-                f"{p.dtype} on {p.device.type}; leave fused out"
+                f"fused=True requires all the params to be floating point tensors on one of {supported}, but {owner} "
+                f"got {p.dtype} on {p.device.type}; leave fused out"
             )
 
 
-def choose_path(group: dict[str, Any], engine: Engine, members: Members) -> str:
-    """Which implementation a step runs: what was asked for, else the fastest that applies."""
-    if group["differentiable"]:
-        return "forloop"
-    p = members.params[0]
-    # A compiler fuses the plain operations itself; the ready-made kernel would be a wall in its graph.
-    if not torch.compiler.is_compiling():
-        fused = group["fused"]
-        if fused is None and group["foreach"] is None and engine.has_fused:
-            fused = _has_fused_kernels(p.device.type)
-        if fused and members.aligned():
-            return "fused"
-    if group["foreach"] is not None:
-        return "foreach" if group["foreach"] else "forloop"
-    return "foreach" if p.device.type in ("cpu", "meta", *_get_foreach_kernels_supported_devices()) else "forloop"
-
-
-@lru_cache
-def _has_fused_kernels(device: str) -> bool:
-    return device in _get_fused_kernels_supported_devices()
-
-
-def check_gradients(optimizer: LossAware) -> None:
+def refuse_sparse_gradients(optimizer: Optimizer) -> None:
     """Refuse sparse gradients before anything is changed."""
     for group in optimizer.param_groups:
         if {p.grad.layout for p in group["params"] if p.grad is not None} <= {torch.strided}:
@@ -198,96 +252,26 @@ def check_gradients(optimizer: LossAware) -> None:
         )
 
 
-def only_creates_state(optimizer: Optimizer, closure: Any) -> None:
-    """Accept a step with no loss only where there is nothing to weigh.
-
-    That is the call with which distributed checkpointing creates state, and a closure that left out its batch: it gave
-    neither a loss nor a gradient.
-    """
-    if closure is not None and all(p.grad is None for group in optimizer.param_groups for p in group["params"]):
-        return
-    creates = closure is None and all(
-        float(group.get("lr") or 0) == 0 and all(p.grad is None or not p.grad.any() for p in group["params"])
-        for group in optimizer.param_groups
-    )
-    if not creates:
-        raise RuntimeError(f"{type(optimizer).__name__}.step() got no loss: {THREE_WAYS}")
+# -- the choice of kernels -------------------------------------------------------------------------------------------
 
 
-def is_fine(optimizer: LossAware, loss: Number) -> bool | Tensor:
-    """Whether the step may go on, the same for all groups: a bool on the host, a 0-d tensor on a device.
-
-    On a device only nonfinite="raise" reads it back.
-    """
-    groups = optimizer.param_groups
-    watched = []
-    for group in groups:
-        if group["check_gradients"]:
-            watched += [p.grad for p in group["params"] if p.grad is not None]
-    fine: bool | Tensor
-    if isinstance(loss, Tensor):
-        fine = is_sane(loss)
-        for grad in watched:
-            fine = fine & _is_finite(grad).to(loss.device)
-        what = "the loss or a gradient is not finite"
-    else:
-        fine = is_sane(loss)
-        what = "a gradient is not finite" if fine else f"the loss is {loss}"
-        fine = fine and all(map(_is_finite_on_host, watched))
-    # Whether to raise is asked first: on a device the answer to `fine` would have to be waited for.
-    if "raise" in [group["nonfinite"] for group in groups] and not fine:
-        raise FloatingPointError(
-            f"{type(optimizer).__name__}: {what}, and nonfinite='raise' was asked for; nothing was changed "
-            "(nonfinite='skip' skips such steps)"
-        )
-    return fine
+def choose_path(group: Group, engine: Engine, bucket: Bucket) -> str:
+    """Which kernels update a bucket: those asked for, else the fastest that apply."""
+    if group["differentiable"]:
+        return "forloop"
+    p = bucket.params[0]
+    # A compiler fuses the plain operations itself; it could not look into the ready-made kernel.
+    if not torch.compiler.is_compiling():
+        fused = group["fused"]
+        if fused is None and group["foreach"] is None and engine.has_fused:
+            fused = _has_fused_kernels(p.device.type)
+        if fused and bucket.aligned():
+            return "fused"
+    if group["foreach"] is not None:
+        return "foreach" if group["foreach"] else "forloop"
+    return "foreach" if p.device.type in ("cpu", "meta", *_get_foreach_kernels_supported_devices()) else "forloop"
 
 
-def is_sane(loss: Number) -> Any:
-    """Whether a loss (of at least float32) may enter the statistics: it is a number, and not one beyond all measure.
-
-    Such a one would make all others look usual for a long time. A sane loss enters even where its weight is of no use,
-    because the spread had shrunk to nearly nothing: left out, it would leave every later loss as unusual.
-    """
-    return abs(loss) <= LARGEST
-
-
-#: After so many skipped steps it is said aloud, once.
-MANY = 10
-
-
-def warn_of_skipping(optimizer: Optimizer, seen: Seen, loss: float) -> None:
-    """Say that training may be standing still; a NaN that comes at every step would never be noticed otherwise."""
-    warnings.warn(
-        f"{type(optimizer).__name__} has skipped {MANY} steps by now and taken {seen.count:.0f} losses in; the last "
-        f"skipped loss was {loss:g}. Steps are skipped when the loss is not finite or its weight is beyond all "
-        "measure; nonfinite='raise' stops at the first, confidence() counts them",
-        stacklevel=6,  # the line that called step()
-    )
-
-
-def is_usable(weight: Number, group: dict[str, Any], optimizer: LossAware) -> bool | Tensor:
-    """Whether a rule gave a weight that a gradient can be multiplied by; one that is not a number is not."""
-    usable: bool | Tensor = abs(weight) <= LARGEST
-    if group["nonfinite"] == "raise" and not usable:
-        raise FloatingPointError(
-            f"{type(optimizer).__name__}: the rule weights the gradient by {float(weight)}, and nonfinite='raise' was "
-            "asked for; nothing was changed (nonfinite='skip' skips such steps)"
-        )
-    return usable
-
-
-def _is_finite_on_host(grad: Tensor) -> bool:
-    # Several times as fast in the gradient's own precision, which can only err by overflowing.
-    quick = grad.sum(dtype=torch.float32 if grad.dtype.itemsize < 4 else None).isfinite()
-    return bool(_of_all_shards(quick)) or bool(_is_finite(grad))
-
-
-def _is_finite(grad: Tensor) -> Tensor:
-    # One read and no temporary.
-    widest = wide(grad.device)
-    return _of_all_shards(grad.sum(dtype=widest.to_complex() if grad.is_complex() else widest).isfinite())
-
-
-def _of_all_shards(finite: Tensor) -> Tensor:
-    return finite.full_tensor() if hasattr(finite, "full_tensor") else finite
+@functools.lru_cache
+def _has_fused_kernels(device: str) -> bool:
+    return device in _get_fused_kernels_supported_devices()

@@ -22,7 +22,7 @@ from surefoot.lab.spec.code import RECORDED_AS
 from surefoot.lab.spec.task import PAPER_WEIGHT_DECAY
 from surefoot.lab.store import Run
 from surefoot.paper.published import Configuration, eta_of
-from surefoot.statistics import Seen, observe
+from surefoot.statistics import LossStats
 
 #: Learning rates of the CNN's ablation, the paper's first: every contestant gets each of them.
 RATES = (1e-3, 5e-4, 2.5e-4)
@@ -80,7 +80,7 @@ class ScaledAdam(torch.optim.Adam):
         super().__init__(params, lr, betas, eps, weight_decay, fused=fused)
         self.scale = scale
         for group in self.param_groups:  # plain numbers, so that every checkpoint holds them
-            group.update(seen=list(Seen()), weight_mean=0.0, weight_power=0.0)
+            group.update(seen=list(LossStats()), weight_mean=0.0, weight_power=0.0)
 
     def step(self, closure: Callable[[], Any] | None = None, *, loss: Any = None) -> Any:  # type: ignore[override]
         """Take one step; the loss is the one whose gradients these are."""
@@ -95,22 +95,22 @@ class ScaledAdam(torch.optim.Adam):
                 group.update(lr=lr, eps=eps)
 
     def _prepare(self, group: dict[str, Any], loss: float) -> None:
-        seen = Seen(*group["seen"])
+        stats = LossStats(*group["seen"])
         beta1, beta2 = group["betas"]
-        group["weight_mean"] = beta1 * group["weight_mean"] + (1 - beta1) * seen.std
-        group["weight_power"] = beta2 * group["weight_power"] + (1 - beta2) * seen.std**2
-        steps = seen.count + 1
+        group["weight_mean"] = beta1 * group["weight_mean"] + (1 - beta1) * stats.std
+        group["weight_power"] = beta2 * group["weight_power"] + (1 - beta2) * stats.std**2
+        steps = stats.count + 1
         rms = math.sqrt(group["weight_power"] / (1 - beta2**steps))
         ratio = group["weight_mean"] / (1 - beta1**steps) / rms if rms else 0.0
         if self.scale != "eps" or not rms:
             group["lr"] = group["lr"] * ratio
         if self.scale != "lr" and rms:
             group["eps"] = group["eps"] / rms
-        group["seen"] = list(observe(seen._replace(weight=ratio), loss, beta1))
+        group["seen"] = list(stats._replace(weight=ratio).with_loss(loss, beta1))
 
     def confidence(self) -> list[dict[str, float]]:
         """What was seen of the loss; the weight is the factor of the step size."""
-        return [{**Seen(*group["seen"])._asdict()} for group in self.param_groups]
+        return [LossStats(*group["seen"])._asdict() for group in self.param_groups]
 
 
 @dataclass(frozen=True)

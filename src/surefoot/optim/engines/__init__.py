@@ -1,9 +1,9 @@
-"""Engines: the update that eats the weighted gradient."""
+"""Engines: they turn a weighted gradient into an update."""
 
 from surefoot.optim.engines.adam import Adam
 from surefoot.optim.engines.adamax import AdaMax
-from surefoot.optim.engines.base import Engine, Members
+from surefoot.optim.engines.base import Bucket, Engine
 from surefoot.optim.engines.momentum import Momentum
 from surefoot.optim.engines.nadam import NAdam
 
-__all__ = ["AdaMax", "Adam", "Engine", "Members", "Momentum", "NAdam"]
+__all__ = ["AdaMax", "Adam", "Bucket", "Engine", "Momentum", "NAdam"]

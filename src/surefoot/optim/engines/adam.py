@@ -9,26 +9,28 @@ import torch
 from torch import Tensor
 
 from surefoot.optim.engines.base import (
+    Bucket,
     Engine,
-    Members,
-    applied,
+    Group,
+    amount_or_zero,
+    as_float,
     betas_of,
-    counted,
     decay_decoupled,
-    descent,
+    decay_or_one,
+    descent_gradient,
     eps_of,
-    keep,
+    kernel_is_precise_enough,
+    next_step,
     ops_of,
-    plain,
     root,
-    weighted,
+    update_weight_moment,
+    weighted_gradient,
 )
-from surefoot.optim.engines.normalised import advance, kernel_knows
 from surefoot.optim.engines.tensor_lists import Tensors, add_scaled, square_into
 from surefoot.statistics import Number
 
-#: Well inside of what float32 can hold.
-MOST = 1e30
+#: The largest learning rate and eps for the kernel: well inside the range of float32.
+MAX_KERNEL_SCALE = 1e30
 
 
 class Adam(Engine):
@@ -39,76 +41,72 @@ class Adam(Engine):
     scalars = {"weight_mean": 0.0, "weight_power": 0.0}
     units = {"exp_avg": "weight_mean", "exp_avg_sq": "weight_power"}
 
-    def state_names(self, group: dict[str, Any]) -> tuple[str, ...]:
+    def state_names(self, group: Group) -> tuple[str, ...]:
         names = ("exp_avg", "exp_avg_sq")
         return (*names, "max_exp_avg_sq") if group["amsgrad"] else names
 
-    def update(self, members: Members, group: dict[str, Any], weight: Number, proceed: Number, path: str) -> None:
+    def update(self, bucket: Bucket, group: Group, weight: Number, proceed: bool | Tensor) -> None:
         if isinstance(weight, Tensor):
-            self._on_device(members, group, weight, proceed, path)
+            self._on_device(bucket, group, weight, proceed)
             return
         beta1, beta2 = betas_of(group)
-        lr, t = plain(group["lr"]), counted(members, 1)
-        mean, decay1, gain1 = advance(members.scalars["weight_mean"], abs(weight), beta1)
-        power, decay2, gain2 = advance(members.scalars["weight_power"], weight * weight, beta2)
+        lr, t = as_float(group["lr"]), next_step(bucket, True)
+        mean, decay1, gain1 = update_weight_moment(bucket.scalars["weight_mean"], abs(weight), beta1)
+        power, decay2, gain2 = update_weight_moment(bucket.scalars["weight_power"], weight * weight, beta2)
         # Back in units of the weight: m_hat = mean * N / (1 - b1**t) and v_hat = power * V / (1 - b2**t).
         step_size, correction = lr * mean / (1 - beta1**t), 1 / math.sqrt(1 - beta2**t)
         sign = -1.0 if weight < 0 else 1.0
         spread = correction * math.sqrt(power)
-        # The maximum of AMSGrad has to be kept in units of the weight, which the kernel knows nothing about. The kernel
-        # takes the gains as the rest of the decays, and units that fit into float32: not so when weights are near zero.
-        known = kernel_knows(min(gain1, gain2), members.params[0].device)
-        fits = known and max(step_size, group["eps"]) <= MOST * spread
-        if path == "fused" and fits and not group["amsgrad"]:
-            _fused(members, group, lr, step_size, spread, (decay1, decay2), negative=weight < 0)
+        # The kernel computes the gains as 1 - decay and holds lr and eps as float32: both fail for weights near zero.
+        # And it cannot keep AMSGrad's maximum in units of the weight.
+        is_precise = kernel_is_precise_enough(min(gain1, gain2), bucket.params[0].device)
+        fits = is_precise and max(step_size, group["eps"]) <= MAX_KERNEL_SCALE * spread
+        if bucket.path == "fused" and fits and not group["amsgrad"]:
+            _fused(bucket, group, lr, step_size, spread, (decay1, decay2), negative=weight < 0)
             return
-        ops = ops_of(path)
-        decay_decoupled(members, group, lr, 1, ops)
-        h = descent(members, group, ops)
-        _moments(members, h, ops, (decay1, sign * gain1), (decay2, gain2))
-        _move(members, group, ops, step_size, correction, power)
+        ops = ops_of(bucket.path)
+        decay_decoupled(bucket, group, lr, True, ops)
+        h = descent_gradient(bucket, group, ops)
+        _moments(bucket, h, ops, (decay1, sign * gain1), (decay2, gain2))
+        _move(bucket, group, ops, step_size, correction, power)
 
-    def _on_device(self, members: Members, group: dict[str, Any], weight: Tensor, proceed: Tensor, path: str) -> None:
+    def _on_device(self, bucket: Bucket, group: Group, weight: Tensor, proceed: Any) -> None:
         beta1, beta2 = betas_of(group)
-        ops = ops_of(path)
-        h = weighted(members, group, weight, proceed, ops)
-        if path == "fused":
-            counted(members, proceed)
-            _fused_on_device(members, group, h, proceed)
+        ops = ops_of(bucket.path)
+        h = weighted_gradient(bucket, group, weight, proceed, ops)
+        if bucket.path == "fused":
+            next_step(bucket, proceed)
+            _fused_on_device(bucket, group, h, proceed)
             return
-        lr, t = group["lr"], counted(members, proceed)
-        decay_decoupled(members, group, lr, proceed, ops)
-        _moments(members, h, ops, (keep(beta1, proceed), 1 - beta1), (keep(beta2, proceed), 1 - beta2))
-        step_size = applied(lr, proceed) / (1 - beta1**t)
-        _move(members, group, ops, step_size, 1 / root(1 - beta2**t), 1.0)
+        lr, t = group["lr"], next_step(bucket, proceed)
+        decay_decoupled(bucket, group, lr, proceed, ops)
+        _moments(bucket, h, ops, (decay_or_one(beta1, proceed), 1 - beta1), (decay_or_one(beta2, proceed), 1 - beta2))
+        step_size = amount_or_zero(lr, proceed) / (1 - beta1**t)
+        _move(bucket, group, ops, step_size, 1 / root(1 - beta2**t), 1.0)
 
 
-def _moments(
-    members: Members, h: Tensors, ops: Any, first: tuple[Number, Number], second: tuple[Number, Number]
-) -> None:
+def _moments(bucket: Bucket, h: Tensors, ops: Any, first: tuple[Number, Number], second: tuple[Number, Number]) -> None:
     """moment = decay * moment + gain * gradient, for the mean and for the square."""
-    ops.mul_(members.kept[0], first[0])
-    add_scaled(ops, members.kept[0], h, first[1])
-    ops.mul_(members.kept[1], second[0])
-    square_into(ops, members.kept[1], h, second[1])
+    ops.mul_(bucket.state[0], first[0])
+    add_scaled(ops, bucket.state[0], h, first[1])
+    ops.mul_(bucket.state[1], second[0])
+    square_into(ops, bucket.state[1], h, second[1])
 
 
-def _move(
-    members: Members, group: dict[str, Any], ops: Any, step_size: Number, correction: Number, power: float
-) -> None:
+def _move(bucket: Bucket, group: Group, ops: Any, step_size: Number, correction: Number, power: float) -> None:
     """param -= step_size * N / (correction * sqrt(power * V) + eps); AMSGrad keeps the largest power * V there was."""
-    squares, spread = members.kept[1], correction * math.sqrt(power)
+    squares, spread = bucket.state[1], correction * math.sqrt(power)
     if group["amsgrad"]:
-        ops.maximum_(members.kept[2], ops.mul(squares, power))
-        squares, spread = members.kept[2], correction
+        ops.maximum_(bucket.state[2], ops.mul(squares, power))
+        squares, spread = bucket.state[2], correction
     denominators = ops.mul(ops.sqrt(squares), spread)
     ops.add_(denominators, eps_of(group))
-    add_scaled(ops, members.params, ops.div(members.kept[0], denominators), -step_size)
+    add_scaled(ops, bucket.params, ops.div(bucket.state[0], denominators), -step_size)
 
 
 def _fused(
-    members: Members,
-    group: dict[str, Any],
+    bucket: Bucket,
+    group: Group,
     lr: float,
     step_size: float,
     spread: float,
@@ -121,17 +119,17 @@ def _fused(
     decay = -group["weight_decay"] if negative else group["weight_decay"]
     if decoupled:
         if scaled_lr == 0:
-            torch._foreach_mul_(members.params, 1 - lr * group["weight_decay"])
+            torch._foreach_mul_(bucket.params, 1 - lr * group["weight_decay"])
         # The kernel shrinks by its own lr times decay; what is asked for is the user's lr times decay.
         decay = lr * group["weight_decay"] / scaled_lr if scaled_lr else 0.0
     kernel = torch._fused_adamw_ if decoupled else torch._fused_adam_
     kernel(
-        members.params,
-        members.grads,
-        members.kept[0],
-        members.kept[1],
+        bucket.params,
+        bucket.grads,
+        bucket.state[0],
+        bucket.state[1],
         [],
-        [_long_ago(members.params[0].device)] * len(members.params),
+        [_no_bias_correction_step(bucket.params[0].device)] * len(bucket.params),
         lr=scaled_lr,
         beta1=decays[0],
         beta2=decays[1],
@@ -142,7 +140,7 @@ def _fused(
     )
 
 
-def _fused_on_device(members: Members, group: dict[str, Any], h: Tensors, proceed: Tensor) -> None:
+def _fused_on_device(bucket: Bucket, group: Group, h: Tensors, proceed: Tensor) -> None:
     """torch's kernel on the weighted copy; a step to be skipped is what the kernel calls an overflow."""
     decoupled = group["decoupled_weight_decay"]
     beta1, beta2 = betas_of(group)
@@ -150,12 +148,12 @@ def _fused_on_device(members: Members, group: dict[str, Any], h: Tensors, procee
     if isinstance(lr, Tensor):
         lr = lr.to(h[0].device, torch.float32, non_blocking=True)
     (torch._fused_adamw_ if decoupled else torch._fused_adam_)(
-        members.params,
+        bucket.params,
         h,
-        members.kept[0],
-        members.kept[1],
-        members.kept[2] if group["amsgrad"] else [],
-        [members.step] * len(h),
+        bucket.state[0],
+        bucket.state[1],
+        bucket.state[2] if group["amsgrad"] else [],
+        [bucket.step] * len(h),
         lr=lr,
         beta1=beta1,
         beta2=beta2,
@@ -170,7 +168,7 @@ def _fused_on_device(members: Members, group: dict[str, Any], h: Tensors, procee
 _STEPS: dict[torch.device, Tensor] = {}
 
 
-def _long_ago(device: torch.device) -> Tensor:
+def _no_bias_correction_step(device: torch.device) -> Tensor:
     """A step count so large that the kernel's own bias correction is exactly 1."""
     if device not in _STEPS:
         _STEPS[device] = torch.full((), 1e30, dtype=torch.float32, device=device)

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from torch import Tensor
 
 from surefoot.optim.engines.base import (
+    Bucket,
     Engine,
-    Members,
-    applied,
+    Group,
+    amount_or_zero,
     betas_of,
-    counted,
     decay_decoupled,
+    decay_or_one,
     eps_of,
-    keep,
     masked,
+    next_step,
     ops_of,
-    weighted,
+    weighted_gradient,
 )
 from surefoot.optim.engines.tensor_lists import add_scaled
 from surefoot.statistics import Number
@@ -26,21 +27,21 @@ class AdaMax(Engine):
 
     name = "adamax"
 
-    def state_names(self, group: dict[str, Any]) -> tuple[str, ...]:
+    def state_names(self, group: Group) -> tuple[str, ...]:
         return ("exp_avg", "exp_inf")
 
-    def update(self, members: Members, group: dict[str, Any], weight: Number, proceed: Number, path: str) -> None:
+    def update(self, bucket: Bucket, group: Group, weight: Number, proceed: bool | Tensor) -> None:
         beta1, beta2 = betas_of(group)
-        ops, (averages, largest) = ops_of(path), members.kept
-        lr, t = group["lr"], counted(members, proceed)
-        h = weighted(members, group, weight, proceed, ops)
-        decay_decoupled(members, group, lr, proceed, ops)
-        ops.mul_(averages, keep(beta1, proceed))
+        ops, (averages, largest) = ops_of(bucket.path), bucket.state
+        lr, t = group["lr"], next_step(bucket, proceed)
+        h = weighted_gradient(bucket, group, weight, proceed, ops)
+        decay_decoupled(bucket, group, lr, proceed, ops)
+        ops.mul_(averages, decay_or_one(beta1, proceed))
         add_scaled(ops, averages, h, 1 - beta1)
-        ops.mul_(largest, keep(beta2, proceed))
+        ops.mul_(largest, decay_or_one(beta2, proceed))
         sizes = ops.abs(h)
         ops.add_(sizes, eps_of(group))
         ops.maximum_(largest, masked(sizes, proceed))
         # Before the first step that counts, the largest is 0 as well.
         move = masked(ops.div(averages, largest), proceed)
-        add_scaled(ops, members.params, move, -applied(lr, proceed) / (1 - beta1**t))
+        add_scaled(ops, bucket.params, move, -amount_or_zero(lr, proceed) / (1 - beta1**t))

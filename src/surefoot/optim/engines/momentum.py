@@ -8,18 +8,20 @@ import torch
 from torch import Tensor
 
 from surefoot.optim.engines.base import (
+    Bucket,
     Engine,
-    Members,
-    applied,
-    counted,
+    Group,
+    amount_or_zero,
+    as_float,
     decay_decoupled,
-    descent,
-    keep,
+    decay_or_one,
+    descent_gradient,
+    kernel_is_precise_enough,
+    next_step,
     ops_of,
-    plain,
-    weighted,
+    update_weight_moment,
+    weighted_gradient,
 )
-from surefoot.optim.engines.normalised import advance, kernel_knows
 from surefoot.optim.engines.tensor_lists import Tensors, add_scaled
 from surefoot.statistics import Number
 
@@ -38,55 +40,53 @@ class Momentum(Engine):
     scalars = {"weight_mean": 0.0}
     units = {"momentum_buffer": "weight_mean"}
 
-    def state_names(self, group: dict[str, Any]) -> tuple[str, ...]:
+    def state_names(self, group: Group) -> tuple[str, ...]:
         return ("momentum_buffer",)
 
-    def momentum(self, group: dict[str, Any]) -> float:
-        return float(group["momentum"])
+    def momentum(self, group: Group) -> Number:
+        return group["momentum"]
 
-    def update(self, members: Members, group: dict[str, Any], weight: Number, proceed: Number, path: str) -> None:
-        beta, ops = float(group["momentum"]), ops_of(path)
-        buffers = members.kept[0]
+    def update(self, bucket: Bucket, group: Group, weight: Number, proceed: bool | Tensor) -> None:
+        beta, ops = float(group["momentum"]), ops_of(bucket.path)
+        buffers = bucket.state[0]
         if isinstance(weight, Tensor):
-            lr, t = group["lr"], counted(members, proceed)
-            h = weighted(members, group, weight, proceed, ops)
-            decay_decoupled(members, group, lr, proceed, ops)
-            ops.mul_(buffers, keep(beta, proceed))
+            lr, t = group["lr"], next_step(bucket, proceed)
+            h = weighted_gradient(bucket, group, weight, proceed, ops)
+            decay_decoupled(bucket, group, lr, proceed, ops)
+            ops.mul_(buffers, decay_or_one(beta, proceed))
             add_scaled(ops, buffers, h, 1 - beta)
-            _move(members, group, ops, applied(lr, proceed) / (1 - beta**t), beta, h, (1 - beta))
+            _move(bucket, group, ops, amount_or_zero(lr, proceed) / (1 - beta**t), beta, h, (1 - beta))
             return
-        lr, t = plain(group["lr"]), counted(members, 1)
-        mean, decay, gain = advance(members.scalars["weight_mean"], abs(weight), beta)
+        lr, t = as_float(group["lr"]), next_step(bucket, True)
+        mean, decay, gain = update_weight_moment(bucket.scalars["weight_mean"], abs(weight), beta)
         step_size = lr * mean / (1 - beta**t)
-        decay_decoupled(members, group, lr, 1, ops)
-        if path == "fused" and kernel_knows(gain, members.params[0].device) and not group["nesterov"]:
-            _fused(members, group, step_size, decay, negative=weight < 0)
+        decay_decoupled(bucket, group, lr, True, ops)
+        if bucket.path == "fused" and kernel_is_precise_enough(gain, bucket.params[0].device) and not group["nesterov"]:
+            _fused(bucket, group, step_size, decay, negative=weight < 0)
             return
         newest = -gain if weight < 0 else gain
-        h = descent(members, group, ops)
+        h = descent_gradient(bucket, group, ops)
         ops.mul_(buffers, decay)
         add_scaled(ops, buffers, h, newest)
-        _move(members, group, ops, step_size, beta, h, newest)
+        _move(bucket, group, ops, step_size, beta, h, newest)
 
 
-def _move(
-    members: Members, group: dict[str, Any], ops: Any, step_size: Number, beta: float, h: Tensors, newest: float
-) -> None:
+def _move(bucket: Bucket, group: Group, ops: Any, step_size: Number, beta: float, h: Tensors, newest: float) -> None:
     if not group["nesterov"]:
-        add_scaled(ops, members.params, members.kept[0], -step_size)
+        add_scaled(ops, bucket.params, bucket.state[0], -step_size)
         return
-    ahead = ops.mul(members.kept[0], beta)
+    ahead = ops.mul(bucket.state[0], beta)
     add_scaled(ops, ahead, h, newest)
-    add_scaled(ops, members.params, ahead, -step_size)
+    add_scaled(ops, bucket.params, ahead, -step_size)
 
 
-def _fused(members: Members, group: dict[str, Any], step_size: float, decay: float, negative: bool) -> None:
+def _fused(bucket: Bucket, group: Group, step_size: float, decay: float, negative: bool) -> None:
     """torch's SGD kernel on the raw gradient, with the decay as its dampening: both sum to one."""
     l2 = 0.0 if group["decoupled_weight_decay"] else group["weight_decay"]
     torch._fused_sgd_(
-        members.params,
-        members.grads,
-        members.kept[0],
+        bucket.params,
+        bucket.grads,
+        bucket.state[0],
         weight_decay=-l2 if negative else l2,
         momentum=decay or TINY,
         lr=step_size,

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import Tensor
 
 from surefoot.optim.engines.base import (
+    Bucket,
     Engine,
-    Members,
+    Group,
     Scalar,
-    applied,
+    amount_or_zero,
     betas_of,
-    counted,
     decay_decoupled,
+    decay_or_one,
     eps_of,
-    keep,
+    next_step,
     ops_of,
     root,
-    weighted,
+    weighted_gradient,
 )
 from surefoot.optim.engines.tensor_lists import add_scaled, square_into
 from surefoot.statistics import Number
@@ -35,29 +34,29 @@ class NAdam(Engine):
     name = "nadam"
     scalars = {"mu_product": 1.0}
 
-    def state_names(self, group: dict[str, Any]) -> tuple[str, ...]:
+    def state_names(self, group: Group) -> tuple[str, ...]:
         return ("exp_avg", "exp_avg_sq")
 
-    def update(self, members: Members, group: dict[str, Any], weight: Number, proceed: Number, path: str) -> None:
+    def update(self, bucket: Bucket, group: Group, weight: Number, proceed: bool | Tensor) -> None:
         beta1, beta2 = betas_of(group)
-        ops, (averages, squares) = ops_of(path), members.kept
-        lr, t = group["lr"], counted(members, proceed)
-        h = weighted(members, group, weight, proceed, ops)
-        decay_decoupled(members, group, lr, proceed, ops)
-        ops.mul_(averages, keep(beta1, proceed))
+        ops, (averages, squares) = ops_of(bucket.path), bucket.state
+        lr, t = group["lr"], next_step(bucket, proceed)
+        h = weighted_gradient(bucket, group, weight, proceed, ops)
+        decay_decoupled(bucket, group, lr, proceed, ops)
+        ops.mul_(averages, decay_or_one(beta1, proceed))
         add_scaled(ops, averages, h, 1 - beta1)
-        ops.mul_(squares, keep(beta2, proceed))
+        ops.mul_(squares, decay_or_one(beta2, proceed))
         square_into(ops, squares, h, 1 - beta2)
         denominators = ops.mul(ops.sqrt(squares), 1 / root(1 - beta2**t))
         ops.add_(denominators, eps_of(group))
         mu, mu_next = (beta1 * (1 - 0.5 * WARM_UP ** (s * group["momentum_decay"])) for s in (t, t + 1))
-        product = _multiply_in(members.scalars["mu_product"], mu, proceed)
-        newest = applied(lr, proceed) * (1 - mu) / (1 - product)
-        memory = applied(lr, proceed) * mu_next / (1 - product * mu_next)
+        product = _multiply_in(bucket.scalars["mu_product"], mu, proceed)
+        newest = amount_or_zero(lr, proceed) * (1 - mu) / (1 - product)
+        memory = amount_or_zero(lr, proceed) * mu_next / (1 - product * mu_next)
         move = ops.mul(h, newest)
         add_scaled(ops, move, averages, memory)
         ops.div_(move, denominators)
-        add_scaled(ops, members.params, move, -1.0)
+        add_scaled(ops, bucket.params, move, -1.0)
 
 
 def _multiply_in(product: Scalar, mu: Number, proceed: Number) -> Number:
@@ -66,5 +65,5 @@ def _multiply_in(product: Scalar, mu: Number, proceed: Number) -> Number:
         product.fill_(product.item() * mu)
         return product.item()
     # Through a view: torch.compile (2.13) loses what is written in place into a float64 scalar itself.
-    product.view(1).mul_(keep(mu, proceed))
-    return applied(product, proceed)
+    product.view(1).mul_(decay_or_one(mu, proceed))
+    return amount_or_zero(product, proceed)
