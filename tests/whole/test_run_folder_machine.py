@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import pytest
 import torch
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -38,6 +39,7 @@ MOST_EPOCHS = 4
 #: One with statistics of the loss, one with torch's kernel, one whose key has the epochs, one that diverges.
 OPTIMIZERS = ("adams:eta=0.1", "adam", "sgd:schedule=cosine", "sgd:lr=1e30")
 STEPS_PER_EPOCH = 3
+FILE_POINTS = ("before replace", "after replace", "before fsync", "after fsync")
 KILLED = 9
 #: A folder in memory where there is one: most of the time would go into fsync.
 MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
@@ -204,9 +206,7 @@ commands = st.fixed_dictionaries(
     {"optimizers": specs, "seeds": seed_lists, "epochs": st.integers(1, MOST_EPOCHS), "grows": st.booleans()}
 )
 step_points = st.tuples(st.just("step"), st.integers(1, 2 * STEPS_PER_EPOCH + 1))
-file_points = st.tuples(
-    st.sampled_from(["before replace", "after replace", "before fsync", "after fsync"]), st.integers(1, 6)
-)
+file_points = st.tuples(st.sampled_from(FILE_POINTS), st.integers(1, 6))
 points = step_points | file_points
 places = st.integers(0, 11)
 
@@ -486,6 +486,54 @@ RunFolders.TestCase.settings = settings(
     suppress_health_check=list(HealthCheck),
 )
 TestRunFolders = RunFolders.TestCase
+
+
+@contextmanager
+def machine() -> Iterator[RunFolders]:
+    folders = RunFolders()
+    try:
+        yield folders
+        folders.folder_is_sound()
+    finally:
+        folders.teardown()
+
+
+@pytest.mark.parametrize("often", [False, True])
+@pytest.mark.parametrize("spec", [OPTIMIZERS[0], OPTIMIZERS[2]])
+def test_every_step_and_every_write_can_be_the_last(spec: str, often: bool) -> None:
+    """What the machine does at random, once in order: a kill at each point of a run, then the rest of it."""
+    command = {"optimizers": [spec], "seeds": [0], "epochs": 3, "grows": False}
+    with machine() as folders:
+        for number in range(1, 3 * STEPS_PER_EPOCH + 1, 2):
+            folders.kill(command, [("step", number)], often, resume=True)
+            folders.folder_is_sound()
+            folders.delete_run(0)
+        for point in FILE_POINTS:
+            for number in (1, 2, 4):
+                folders.kill(command, [(point, number)], often, resume=True)
+                folders.folder_is_sound()
+                folders.delete_run(0)
+
+
+@pytest.mark.parametrize("keep", range(3))
+def test_lines_that_are_lost_are_computed_again(keep: int) -> None:
+    command = {"optimizers": ["adams:eta=0.1"], "seeds": [0], "epochs": 3, "grows": False}
+    with machine() as folders:
+        for torn in (0, 20):
+            folders.run(command, True)
+            folders.folder_is_sound()
+            folders.lose_lines(0, keep, torn)
+            folders.folder_is_sound()
+            folders.run_again("nothing", True)
+
+
+def test_a_corrected_direction_is_recorded_and_computes_nothing() -> None:
+    command = {"optimizers": ["adam"], "seeds": [0, 1], "epochs": 2, "grows": False}
+    with machine() as folders:
+        folders.run(command, False)
+        folders.folder_is_sound()
+        folders.run({**command, "grows": True}, False)  # the machine compares the lines with those before
+        assert [recorded_direction(folder) for folder in folders.folders()] == [True, True]
 
 
 def test_a_longer_run_begins_with_the_shorter_one() -> None:
