@@ -1,4 +1,4 @@
-"""The ablation: each piece is what it says, its runs are found, and the tables answer from them."""
+"""The ablation: each variant is what it says, its runs are found, and the tables answer from them."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from surefoot.lab.spec.contestant import Contestant
 from surefoot.lab.spec.task import Task
 from surefoot.lab.store import Run
 from surefoot.paper.ablation import (
-    Piece,
     ScaledAdam,
+    Variant,
     at_horizon,
-    cnn_pieces,
+    cnn_variants,
     installed,
-    pieces,
-    pieces_run,
-    rates_run,
+    runs_by_rate,
+    runs_by_variant,
+    variants,
 )
 from surefoot.paper.command import paper
 from surefoot.paper.figures import across_rates, variants_over_epochs
 from surefoot.paper.published import Configuration
 from surefoot.paper.steps import ratios
-from surefoot.paper.tables import ablation_text, answers, rates_table
+from surefoot.paper.tables import ablation_page, answers, rates_table
 
 LR = Configuration("mnist", "lr", 128, False)
 MLP = Configuration("mnist", "mlp", 128, False)
@@ -120,21 +120,21 @@ def test_scaled_adam_goes_on_from_a_checkpoint() -> None:
     assert resumed.confidence() == optimizer.confidence()
 
 
-def test_lab_trains_every_piece(tiny_task: Callable[..., Task], tmp_path: Path) -> None:
-    some = installed(pieces(MLP))
-    found = compare(tiny_task(), [piece.spec for piece in some], seeds=1, epochs=1, out=tmp_path, progress=False)
+def test_lab_trains_every_variant(tiny_task: Callable[..., Task], tmp_path: Path) -> None:
+    some = installed(variants(MLP))
+    found = compare(tiny_task(), [variant.spec for variant in some], seeds=1, epochs=1, out=tmp_path, progress=False)
     assert found.ok
     assert len(found.runs) == len(some)
-    for piece, run in zip(some, found.runs):
-        kwargs = Contestant.parse(piece.spec).resolve(lr=1e-3, weight_decay=1e-4)  # as on the paper's own tasks
+    for variant, run in zip(some, found.runs):
+        kwargs = Contestant.parse(variant.spec).resolve(lr=1e-3, weight_decay=1e-4)  # as on the paper's own tasks
         recorded = Run(run.folder, replace(run.config, optimizer=replace(run.config.optimizer, options=kwargs)), [])
-        assert [other.spec for other in some if other.made(recorded)] == [piece.spec]
+        assert [other.spec for other in some if other.matches(recorded)] == [variant.spec]
 
 
 def test_without_schedulefree_the_others_are_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert len(installed(pieces(MLP))) == len(pieces(MLP)) - 1
-    assert len(installed(cnn_pieces(CNN))) == len(cnn_pieces(CNN)) - 1
+    assert len(installed(variants(MLP))) == len(variants(MLP)) - 1
+    assert len(installed(cnn_variants(CNN))) == len(cnn_variants(CNN)) - 1
 
 
 def test_a_contestant_that_is_left_out_is_named(monkeypatch: pytest.MonkeyPatch, mnist: Path, tmp_path: Path) -> None:
@@ -145,34 +145,34 @@ def test_a_contestant_that_is_left_out_is_named(monkeypatch: pytest.MonkeyPatch,
     assert sum("pip install schedulefree" in line for line in said) == 1
 
 
-def piece_run(paper_run: MakeRun, one: Configuration, piece: Piece, seed: int, **more: object) -> Run:
+def variant_run(paper_run: MakeRun, one: Configuration, variant: Variant, seed: int, **more: object) -> Run:
     classes = {"adam": "torch.optim.Adam", "adamucb": "surefoot.AdamUCB", "adams": "surefoot.AdamS"}
     classes |= RECORDED_AS
     run: Run = paper_run(one, "Adam", seed, **more)
     optimizer = replace(
         run.config.optimizer,
-        class_path=classes.get(piece.name, piece.name),
-        schedule=piece.schedule,
-        label=piece.spec,
-        options={"lr": 1e-3, "weight_decay": 1e-4, **piece.options},
+        class_path=classes.get(variant.name, variant.name),
+        schedule=variant.schedule,
+        label=variant.spec,
+        options={"lr": 1e-3, "weight_decay": 1e-4, **variant.options},
     )
-    return replace(run, config=replace(run.config, optimizer=optimizer, key=run.config.key + piece.spec))
+    return replace(run, config=replace(run.config, optimizer=optimizer, key=run.config.key + variant.spec))
 
 
 def test_schedules_belong_to_one_length(paper_run: MakeRun) -> None:
-    cosine = pieces(LR)["cosine decay"]
-    runs = [piece_run(paper_run, LR, cosine, 0, epochs=epochs) for epochs in (12, 45)]
-    runs += [piece_run(paper_run, LR, pieces(LR)["plain Adam"], 0, epochs=45)]
-    found = pieces_run(runs, LR)
+    cosine = variants(LR)["cosine decay"]
+    runs = [variant_run(paper_run, LR, cosine, 0, epochs=epochs) for epochs in (12, 45)]
+    runs += [variant_run(paper_run, LR, variants(LR)["plain Adam"], 0, epochs=45)]
+    found = runs_by_variant(runs, LR)
     assert [len(run.epochs) for run in at_horizon(found["cosine decay"], 12)] == [12]
     assert [len(run.epochs) for run in at_horizon(found["plain Adam"], 12)] == [45]
     assert at_horizon(found["plain Adam"], 46) == []
 
 
 def test_one_run_per_seed_the_newest_numbers(paper_run: MakeRun) -> None:
-    plain = pieces(LR)["plain Adam"]
-    old, new = (piece_run(paper_run, LR, plain, 0, epochs=12, numerics=number) for number in (1, 2))
-    assert pieces_run([new, old], LR) == {"plain Adam": [new]}
+    plain = variants(LR)["plain Adam"]
+    old, new = (variant_run(paper_run, LR, plain, 0, epochs=12, numerics=number) for number in (1, 2))
+    assert runs_by_variant([new, old], LR) == {"plain Adam": [new]}
 
 
 def test_tables_answer_from_the_runs(paper_run: MakeRun) -> None:
@@ -185,11 +185,13 @@ def test_tables_answer_from_the_runs(paper_run: MakeRun) -> None:
     }
     luck = random.Random(1)
     runs = [
-        piece_run(paper_run, MLP, pieces(MLP)[name], seed, epochs=12, final=value + 1e-4 * luck.random(), accuracy=0.98)
+        variant_run(
+            paper_run, MLP, variants(MLP)[name], seed, epochs=12, final=value + 1e-4 * luck.random(), accuracy=0.98
+        )
         for name, value in final.items()
         for seed in range(6)
     ]
-    text = ablation_text(runs)
+    text = ablation_page(runs)
     assert "## MLP 128, 12 epochs" in text
     assert "45 epochs" not in text
     [row] = [line for line in text.splitlines() if line.startswith("| std scale alone |")]
@@ -206,37 +208,42 @@ def test_rates_of_the_cnn(paper_run: MakeRun) -> None:
     luck = random.Random(1)
     settings = {"subset": 10_000}
     runs = [
-        piece_run(
-            paper_run, CNN, cnn_pieces(CNN)[name].at(lr), seed, accuracy=value + 1e-3 * luck.random(), settings=settings
+        variant_run(
+            paper_run,
+            CNN,
+            cnn_variants(CNN)[name].at(lr),
+            seed,
+            accuracy=value + 1e-3 * luck.random(),
+            settings=settings,
         )
         for (name, lr), value in accuracy.items()
         for seed in range(6)
     ]
-    longer = piece_run(paper_run, CNN, cnn_pieces(CNN)["plain Adam"].at(2.5e-4), 0, epochs=7, settings=settings)
-    unended = piece_run(paper_run, CNN, cnn_pieces(CNN)["both: AdamS"].at(1e-3), 0, settings=settings)
+    longer = variant_run(paper_run, CNN, cnn_variants(CNN)["plain Adam"].at(2.5e-4), 0, epochs=7, settings=settings)
+    unended = variant_run(paper_run, CNN, cnn_variants(CNN)["both: AdamS"].at(1e-3), 0, settings=settings)
     del unended.epochs[2:]
-    length, found = rates_run([*runs, longer, unended], CNN)
+    length, found = runs_by_rate([*runs, longer, unended], CNN)
     assert length == 3  # what most runs have; the longer run was there at that time too
     assert {name: sorted(rates) for name, rates in found.items()} == {
         "plain Adam": [2.5e-4, 5e-4, 1e-3], "std scale alone": [1e-3],
     }  # fmt: skip
-    text = ablation_text(runs)
+    text = ablation_page(runs)
     assert "std scale alone, lr 0.001 beats plain Adam, lr 0.001 by 5.2" in text
     assert "plain Adam, lr 0.0005 beats plain Adam, lr 0.001 by 8.2" in text
     assert text.count("plain Adam, lr 0.0005 is better than std scale alone, lr 0.001 by 3.09") == 1  # asked once
-    picture = across_rates([*runs, longer], CNN)
-    assert picture is not None
-    assert [line.label for line in picture.rows[0][0].lines] == ["plain Adam (n=1 to 6)", "std scale alone (n=6)"]
+    figure = across_rates([*runs, longer], CNN)
+    assert figure is not None
+    assert [line.label for line in figure.rows[0][0].lines] == ["plain Adam (n=1 to 6)", "std scale alone (n=6)"]
 
 
 def test_the_best_rate_is_one_of_those_with_the_most_seeds(paper_run: MakeRun) -> None:
     accuracy = {1e-3: [0.61, 0.62], 5e-4: [0.66, 0.64], 2.5e-4: [0.70]}
-    piece = cnn_pieces(CNN)["both: AdamS"]
+    variant = cnn_variants(CNN)["both: AdamS"]
     rates = {
-        lr: [piece_run(paper_run, CNN, piece.at(lr), seed, accuracy=value) for seed, value in enumerate(values)]
+        lr: [variant_run(paper_run, CNN, variant.at(lr), seed, accuracy=value) for seed, value in enumerate(values)]
         for lr, values in accuracy.items()
     }
-    adam = {1e-3: [piece_run(paper_run, CNN, cnn_pieces(CNN)["plain Adam"].at(1e-3), seed) for seed in range(2)]}
+    adam = {1e-3: [variant_run(paper_run, CNN, cnn_variants(CNN)["plain Adam"].at(1e-3), seed) for seed in range(2)]}
     text = rates_table({"plain Adam": adam, "both: AdamS": rates}, 3)
     [row] = [line for line in text.splitlines() if line.startswith("| Is it better, each at its best rate? |")]
     assert "| both: AdamS, lr 0.0005 against plain Adam, lr 0.001 |" in row
@@ -246,10 +253,10 @@ def test_seeds_still_needed_are_counted_at_the_level_of_the_family(paper_run: Ma
     steps = {"plain Adam": [0] * 6, "std scale alone": [-1, 2, 3, -1, 4, 2], "scaled eps alone": [1, -1] * 3}
     entries = {
         name: [
-            piece_run(paper_run, MLP, pieces(MLP)[name], seed, epochs=12, final=0.02 + 1e-4 * step)
-            for seed, step in enumerate(own)
+            variant_run(paper_run, MLP, variants(MLP)[name], seed, epochs=12, final=0.02 + 1e-4 * step)
+            for seed, step in enumerate(values)
         ]
-        for name, own in steps.items()
+        for name, values in steps.items()
     }
     pairs = [("std scale alone", "plain Adam"), ("scaled eps alone", "plain Adam")]
     alone, among = (answers(entries, family, "train_loss", 12)[0] for family in (pairs[:1], pairs))
@@ -257,15 +264,17 @@ def test_seeds_still_needed_are_counted_at_the_level_of_the_family(paper_run: Ma
     assert needed[0] < needed[1]
 
 
-def test_the_picture_is_of_the_length_that_most_pieces_have(paper_run: MakeRun) -> None:
-    names = list(pieces(MLP))[:6]
-    runs = [piece_run(paper_run, MLP, pieces(MLP)[name], 0, epochs=12) for name in names]
-    ahead = [piece_run(paper_run, MLP, pieces(MLP)[name], 1, epochs=17) for name in names[:4]]  # on their way to 45
-    picture = variants_over_epochs([*runs, *ahead], MLP)
-    assert picture is not None
-    assert "12 epochs" in picture.title
-    assert len(picture.rows[0][0].lines) == 6
-    fifth = piece_run(paper_run, MLP, pieces(MLP)[names[4]], 1, epochs=17)  # all but one: a piece that was given up
+def test_the_figure_is_of_the_length_that_most_variants_have(paper_run: MakeRun) -> None:
+    names = list(variants(MLP))[:6]
+    runs = [variant_run(paper_run, MLP, variants(MLP)[name], 0, epochs=12) for name in names]
+    ahead = [variant_run(paper_run, MLP, variants(MLP)[name], 1, epochs=17) for name in names[:4]]  # on their way to 45
+    figure = variants_over_epochs([*runs, *ahead], MLP)
+    assert figure is not None
+    assert "12 epochs" in figure.title
+    assert len(figure.rows[0][0].lines) == 6
+    fifth = variant_run(
+        paper_run, MLP, variants(MLP)[names[4]], 1, epochs=17
+    )  # all but one: a variant that was given up
     longer = variants_over_epochs([*runs, *ahead, fifth], MLP)
     assert longer is not None
     assert "17 epochs" in longer.title
@@ -273,4 +282,4 @@ def test_the_picture_is_of_the_length_that_most_pieces_have(paper_run: MakeRun) 
 
 
 def test_nothing_to_tell() -> None:
-    assert ablation_text([]).endswith("Not run yet: `surefoot paper ablation`.\n")
+    assert ablation_page([]).endswith("Not run yet: `surefoot paper ablation`.\n")

@@ -13,16 +13,14 @@ import pytest
 from surefoot.lab.analyse.stats import MeanStd
 from surefoot.lab.store import Run
 from surefoot.paper.cells import (
-    Place,
+    PaperSetting,
     Replication,
-    cells,
-    cells_csv,
-    curves_csv,
-    place_of,
     pooled_difference,
+    setting_of,
+    table_cells,
 )
 from surefoot.paper.published import Configuration, Value, configurations, find
-from surefoot.paper.scorecard import scorecard, tally_table
+from surefoot.paper.tables import cells_csv, curves_csv, scorecard, tally_table
 
 LR = Configuration("mnist", "lr", 128, False)
 MLP = Configuration("mnist", "mlp", 128, False)
@@ -32,11 +30,11 @@ MakeRun = Callable[..., Run]
 
 def test_every_configuration_has_its_place(paper_run: MakeRun) -> None:
     for one in configurations():
-        assert place_of(paper_run(one, "Adam").config) == Place(one, "Adam", None)
-        assert place_of(paper_run(one, "AdamCB").config).configuration == one  # type: ignore[union-attr]
+        assert setting_of(paper_run(one, "Adam").config) == PaperSetting(one, "Adam", None)
+        assert setting_of(paper_run(one, "AdamCB").config).configuration == one  # type: ignore[union-attr]
     reference = paper_run(MLP, "AdamS", options={"reference": True})
-    assert place_of(reference.config) == Place(MLP, "AdamS", 0.005, "reference")
-    assert place_of(paper_run(MLP, "AdamS", options={"eta": 0.5}).config) == Place(MLP, "AdamS", 0.5)
+    assert setting_of(reference.config) == PaperSetting(MLP, "AdamS", 0.005, "reference")
+    assert setting_of(paper_run(MLP, "AdamS", options={"eta": 0.5}).config) == PaperSetting(MLP, "AdamS", 0.5)
 
 
 @pytest.mark.parametrize(
@@ -56,7 +54,7 @@ def test_every_configuration_has_its_place(paper_run: MakeRun) -> None:
     ],
 )
 def test_other_settings_have_no_place(paper_run: MakeRun, changes: dict[str, Any]) -> None:
-    assert place_of(paper_run(MLP, "AdamS", **changes).config) is None
+    assert setting_of(paper_run(MLP, "AdamS", **changes).config) is None
 
 
 def test_the_newest_numbers_of_a_seed_count_then_the_longest(paper_run: MakeRun) -> None:
@@ -70,7 +68,7 @@ def test_accuracy_is_in_percent_and_diverged_runs_have_no_value(paper_run: MakeR
     found = Replication(runs)
     assert found.values(LR, "Adam", "val_acc", 3) == {1: pytest.approx(90.0)}
     assert found.values(LR, "Adam", "val_acc", 20) == {}
-    assert (found.lost(LR, "Adam", 2), found.lost(LR, "Adam", 3)) == (set(), {0})
+    assert (found.diverged(LR, "Adam", 2), found.diverged(LR, "Adam", 3)) == (set(), {0})
 
 
 def test_a_cell_with_a_diverged_run_differs_however_close_the_others_are(paper_run: MakeRun) -> None:
@@ -78,7 +76,7 @@ def test_a_cell_with_a_diverged_run_differs_however_close_the_others_are(paper_r
     close = [paper_run(LR, seed=seed, final=theirs) for seed in range(2)]
     lost = paper_run(LR, seed=2, diverged=True)
     verdicts = [
-        next(cell.verdict for cell in cells(Replication(runs)) if cell.row == find(LR, "Adam", 3))
+        next(cell.verdict for cell in table_cells(Replication(runs)) if cell.row == find(LR, "Adam", 3))
         for runs in (close, [*close, lost])
     ]
     assert verdicts == ["matches", "differs"]
@@ -106,14 +104,14 @@ def test_verdicts_of_cells(paper_run: MakeRun) -> None:
     lost = [paper_run(LR, "AdamCB", seed, diverged=True) for seed in range(3)]
     found = {
         (cell.row.optimizer, cell.row.epoch): cell
-        for cell in cells(Replication([*same, *other, *lost]))
+        for cell in table_cells(Replication([*same, *other, *lost]))
         if cell.metric == "train_loss" and cell.row.configuration == LR
     }
     verdicts = {place: cell.verdict for place, cell in found.items()}
     assert verdicts["Adam", 3] == "matches"
     assert verdicts["AdamS", 3] == "differs"
     assert verdicts["AdamUCB", 3] == verdicts["Adam", 20] == "not run"
-    assert (found["AdamCB", 3].verdict, found["AdamCB", 3].lost) == ("differs", 3)
+    assert (found["AdamCB", 3].verdict, found["AdamCB", 3].diverged) == ("differs", 3)
 
 
 def test_cells_csv_has_the_published_columns_and_leaves_what_was_not_run_empty(paper_run: MakeRun) -> None:
@@ -152,7 +150,7 @@ def test_curves_of_everything_that_was_run(paper_run: MakeRun) -> None:
 
 def test_scorecard_counts_and_names_what_is_missing(paper_run: MakeRun) -> None:
     runs = [paper_run(LR, name, seed) for name in ("Adam", "AdamS") for seed in range(3)]
-    every = cells(Replication(runs))
+    every = table_cells(Replication(runs))
     assert "| together | 252 | 0 | 6 | 246 | 3 |" in tally_table(every)
     text = scorecard(Replication(runs), ["figure `eta-cnn`: no runs yet"])
     assert text.count("not run") > 246

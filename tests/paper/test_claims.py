@@ -40,15 +40,15 @@ def lr_runs(paper_run: MakeRun, worse: float, seeds: int, epochs: int = 45) -> l
 def test_nothing_run() -> None:
     verdicts = judge_all(Replication([]))
     assert {one.word for one in verdicts} == {"not run"}
-    assert {line.ours for one in verdicts for line in one.lines} == {"not run"}
+    assert {line.ours for one in verdicts for line in one.results} == {"not run"}
 
 
 def test_published_contrasts() -> None:
-    assert [round(line.published(), 3) for line in BEST_ON_LR.lines[:3]] == [0.014, 0.049, 0.014]
-    assert [round(math.exp(line.published()), 2) for line in RATIO.lines] == [0.47, 0.33]
-    assert [line.wish for line in RATIO.lines] == ["0.42 to 0.52", "0.26 to 0.41"]
+    assert [round(line.published(), 3) for line in BEST_ON_LR.contrasts[:3]] == [0.014, 0.049, 0.014]
+    assert [round(math.exp(line.published()), 2) for line in RATIO.contrasts] == [0.47, 0.33]
+    assert [line.claimed for line in RATIO.contrasts] == ["0.42 to 0.52", "0.26 to 0.41"]
     # The paper's own table does not bear its last claim out at every epoch.
-    adams = [line for line in BATCH.lines if line.terms[0].optimizer == "AdamS"]
+    adams = [line for line in BATCH.contrasts if line.terms[0].optimizer == "AdamS"]
     assert [round(line.published(), 3) for line in adams] == [-0.2, 1.273, -1.054]
 
 
@@ -66,7 +66,7 @@ def test_published_contrasts() -> None:
 def test_verdict(paper_run: MakeRun, worse: float, seeds: int, word: str, line: str) -> None:
     verdict = judge(BEST_ON_LR, Replication(lr_runs(paper_run, worse, seeds)))
     assert verdict.word == word
-    assert {one.verdict for one in verdict.lines} == {line}
+    assert {one.verdict for one in verdict.results} == {line}
     assert ("decide nothing" in verdict.sentence) == (seeds < 6)
 
 
@@ -77,8 +77,12 @@ def test_epochs_that_were_not_reached_are_told(paper_run: MakeRun) -> None:
 
 
 def test_lines_that_the_papers_own_tables_do_not_bear_out_are_shown_and_do_not_count(paper_run: MakeRun) -> None:
-    assert [line.in_the_tables for line in BEST_ON_LR.lines] == [True] * 6 + [False, True, False]  # ties at epoch 45
-    assert sum(line.in_the_tables for line in BATCH.lines) == 3
+    assert [line.in_the_tables for line in BEST_ON_LR.contrasts] == [True] * 6 + [
+        False,
+        True,
+        False,
+    ]  # ties at epoch 45
+    assert sum(line.in_the_tables for line in BATCH.contrasts) == 3
     runs = lr_runs(paper_run, 0.01, 8)
     runs = [run for run in runs if run.label != "AdamS" or len(run.epochs) < 45]
     turned = {45: -0.01, 20: 0.01}
@@ -89,7 +93,7 @@ def test_lines_that_the_papers_own_tables_do_not_bear_out_are_shown_and_do_not_c
             row["train_loss"] = base["train_loss"] + turned.get(row["epoch"], 0.01) + wobble(300 + seed, 1e-4)
         runs.append(run)
     verdict = judge(BEST_ON_LR, Replication(runs))
-    assert (verdict.lines[-1].verdict, verdict.lines[-1].theirs) == ("contradicted", "+0.000 (does not count)")
+    assert (verdict.results[-1].verdict, verdict.results[-1].theirs) == ("contradicted", "+0.000 (does not count)")
     assert verdict.word == "replicated"
     assert verdict.sentence == (
         "Of 7 lines: 7 replicated. 2 more lines do not count: the paper's own tables do not bear them out."
@@ -108,13 +112,13 @@ def test_pairs_left_by_a_divergence_decide_nothing(paper_run: MakeRun) -> None:
     runs.append(paper_run(LR, "AdamS", 7, epochs=2, diverged=True))
     verdict = judge(BEST_ON_LR, Replication(runs))
     assert verdict.word == "undecided"
-    assert {one.verdict for one in verdict.lines if "AdamS" in one.line.statement} == {"undecided"}
-    assert "n=7, 1 diverged" in verdict.lines[2].ours
+    assert {one.verdict for one in verdict.results if "AdamS" in one.contrast.statement} == {"undecided"}
+    assert "n=7, 1 diverged" in verdict.results[2].ours
     unpaired = [*lr_runs(paper_run, 0.01, 8), paper_run(LR, "Adam", 99, epochs=2, diverged=True)]
     assert judge(BEST_ON_LR, Replication(unpaired)).word == "replicated"  # a seed that no variant has is in no pair
     gone = [paper_run(LR, "AdamS", seed, epochs=2, diverged=True) for seed in range(3)]
     alone = judge(BEST_ON_LR, Replication([*lr_runs(paper_run, 0.01, 3)[:3], *gone]))
-    assert alone.lines[2].ours == "no pair (n=0, 3 diverged)"
+    assert alone.results[2].ours == "no pair (n=0, 3 diverged)"
 
 
 @pytest.mark.parametrize(
@@ -126,9 +130,9 @@ def test_ratio(paper_run: MakeRun, ratio: float, verdict: str) -> None:
         for k, (name, factor) in enumerate({"Adam": 1.0, "AdamS": ratio}.items())
         for seed in range(8)
     ]
-    first = judge(RATIO, Replication(runs)).lines[0]
+    first = judge(RATIO, Replication(runs)).results[0]
     assert first.verdict == verdict
-    assert first.ours.startswith(f"{math.exp(first.result.difference):.2f} (")
+    assert first.ours.startswith(f"{math.exp(first.paired.difference):.2f} (")
     assert first.theirs == "0.47"
 
 
@@ -152,7 +156,7 @@ def test_about_six_percent(paper_run: MakeRun, gain: float, noise: float, seeds:
         for k, (name, more) in enumerate({"Adam": 0.0, "AdamS": gain / 100}.items())
         for seed in range(seeds)
     ]
-    assert judge(SIX, Replication(runs)).lines[0].verdict == verdict
+    assert judge(SIX, Replication(runs)).results[0].verdict == verdict
 
 
 def test_about_the_same_is_an_amount_too(paper_run: MakeRun) -> None:
@@ -163,7 +167,7 @@ def test_about_the_same_is_an_amount_too(paper_run: MakeRun) -> None:
             for k, (name, more) in enumerate({"Adam": 0.0, "AdamS": apart}.items())
             for seed in range(8)
         ]
-        found[apart] = judge(SAME, Replication(runs)).lines[0].verdict
+        found[apart] = judge(SAME, Replication(runs)).results[0].verdict
     assert found == {0.0: "replicated", 2.0: "contradicted"}
 
 
@@ -176,11 +180,11 @@ def test_contrasts_across_configurations_pair_the_seeds(paper_run: MakeRun) -> N
     ]
     runs.append(paper_run(CNN_DROPOUT, "Adam", 2, accuracy=0.5 + wobble(2, 0.01)))
     found = Replication(runs)
-    lines = {one.line.statement: one for claim in (BATCH, DROPOUT) for one in judge(claim, found).lines}
+    lines = {one.contrast.statement: one for claim in (BATCH, DROPOUT) for one in judge(claim, found).results}
     gain = lines["AdamS - Adam in CNN 16, less the same in CNN 128, validation accuracy (%), epoch 3"]
-    assert (gain.result.n, round(gain.result.difference, 6)) == (4, 5.0)
+    assert (gain.paired.n, round(gain.paired.difference, 6)) == (4, 5.0)
     against = lines["AdamS without dropout - Adam with dropout, CNN 128, validation accuracy (%), epoch 3"]
-    assert (against.result.n, round(against.result.difference, 6)) == (1, 12.0)
+    assert (against.paired.n, round(against.paired.difference, 6)) == (1, 12.0)
 
 
 def test_reference_runs_are_compared_with_the_same_adam(paper_run: MakeRun) -> None:
@@ -188,5 +192,5 @@ def test_reference_runs_are_compared_with_the_same_adam(paper_run: MakeRun) -> N
     mine = [paper_run(LR, "AdamS", seed, final=0.3) for seed in range(2)]
     theirs = [paper_run(LR, "AdamS", seed, final=0.5, options={"reference": True}) for seed in range(2)]
     found = Replication([*adam, *mine, *theirs])
-    assert judge(BEST_ON_LR, found).lines[2].result.difference == pytest.approx(0.1)
-    assert judge(BEST_ON_LR, found, "reference").lines[2].result.difference == pytest.approx(0.3)
+    assert judge(BEST_ON_LR, found).results[2].paired.difference == pytest.approx(0.1)
+    assert judge(BEST_ON_LR, found, "reference").results[2].paired.difference == pytest.approx(0.3)

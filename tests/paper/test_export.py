@@ -13,14 +13,12 @@ import pytest
 from surefoot.lab.report.draw import PALETTE, draw
 from surefoot.lab.report.figures import Figure
 from surefoot.lab.store import Run
-from surefoot.paper.ablation import cnn_pieces, pieces
+from surefoot.paper.ablation import cnn_variants, variants
 from surefoot.paper.archive import read_archive
 from surefoot.paper.cells import Replication
-from surefoot.paper.export import export, texts
+from surefoot.paper.export import export, filled, page_parts, report_sections, texts
 from surefoot.paper.figures import curve, paper_figures
-from surefoot.paper.pages import filled, page_parts
 from surefoot.paper.published import OPTIMIZERS, configurations
-from surefoot.paper.sections import paper_sections
 from surefoot.paper.steps import NAME, read_steps, record, write_steps
 
 LR, MLP, _, _, CNN, CNN_DROPOUT, _ = configurations()
@@ -50,17 +48,17 @@ def every_run(paper_run: MakeRun, lr_runs: list[Run]) -> list[Run]:
             runs.append(paper_run(one, name, 3, final=luck.random()))
             if name != "Adam" and one.batch_size == 128 and not one.dropout:
                 runs += [paper_run(one, name, 3, final=luck.random(), options={"eta": eta}) for eta in (2.0, 3.0)]
-    for one, some in ((LR, pieces(LR)), (MLP, pieces(MLP))):
-        for piece in some.values():
-            run = paper_run(one, "Adam", 3, final=luck.random(), optimizer__schedule=piece.schedule)
+    for one, some in ((LR, variants(LR)), (MLP, variants(MLP))):
+        for variant in some.values():
+            run = paper_run(one, "Adam", 3, final=luck.random(), optimizer__schedule=variant.schedule)
             names = {"adam": "torch.optim.Adam", "adamucb": "surefoot.AdamUCB", "adams": "surefoot.AdamS"}
-            runs.append(as_contestant(run, names.get(piece.name, piece.name), piece.spec, piece.options))
-    for name, piece in cnn_pieces(CNN).items():
+            runs.append(as_contestant(run, names.get(variant.name, variant.name), variant.spec, variant.options))
+    for name, variant in cnn_variants(CNN).items():
         if name in ("plain Adam", "std scale alone"):
             for lr in (1e-3, 5e-4):
                 run = paper_run(CNN, "Adam", 3, settings={"subset": 10_000}, final=luck.random())
-                class_path = "surefoot.AdamUCB" if "eta" in piece.options else "torch.optim.Adam"
-                runs.append(as_contestant(run, class_path, f"{name} {lr}", piece.at(lr).options))
+                class_path = "surefoot.AdamUCB" if "eta" in variant.options else "torch.optim.Adam"
+                runs.append(as_contestant(run, class_path, f"{name} {lr}", variant.at(lr).options))
     return runs
 
 
@@ -87,7 +85,7 @@ def test_every_figure(every_run: list[Run]) -> None:
     ]
     rates = next(one for one in drawn.drawn if one.name == "ablation-cnn")
     assert [list(line.x) for line in rates.rows[0][0].lines] == [[5e-4, 1e-3]] * 2
-    panels = [panel for part in paper_sections(Replication(every_run), drawn)[2].sections for panel in part.panels]
+    panels = [panel for part in report_sections(Replication(every_run), drawn)[2].sections for panel in part.panels]
     assert len(panels) == sum(len(row) for one in drawn.drawn for row in one.rows)
     cosine = next(one for one in drawn.drawn if one.name == "step-size-mlp").rows[0][0].lines[-1]
     assert (cosine.label, cosine.y[0], cosine.y[-1]) == ("cosine", 1.0, pytest.approx(0.0))

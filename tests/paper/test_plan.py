@@ -14,7 +14,7 @@ from surefoot.lab import compare, read_runs
 from surefoot.lab.store import Run
 from surefoot.paper import ablation
 from surefoot.paper.command import paper
-from surefoot.paper.plan import Block, blocks, describe, seconds_per_epoch, standings
+from surefoot.paper.plan import PlannedComparison, describe, plan_status, planned, seconds_per_epoch
 from surefoot.paper.published import Configuration
 
 LR = Configuration("mnist", "lr", 128, False)
@@ -22,44 +22,44 @@ PAPER_LR = ("adam", "adamucb:eta=0.01", "adamcb:eta=0.001", "adams:eta=0.0001")
 
 
 def test_tables_and_their_etas() -> None:
-    assert [one.title for one in blocks("mlp")] == ["MLP 128", "MLP 128 with dropout", "MLP 16"]
-    assert blocks("lr") == [Block("LR 128", "mnist-lr", PAPER_LR, 3, 45, LR.overrides)]
-    assert [one.optimizers[3] for one in blocks("cnn")] == ["adams:eta=0.0001", "adams:eta=0.0001", "adams:eta=0.005"]
-    assert blocks("cnn")[0].optimizers[2] == "adamcb:eta=5e-05"
+    assert [one.title for one in planned("mlp")] == ["MLP 128", "MLP 128 with dropout", "MLP 16"]
+    assert planned("lr") == [PlannedComparison("LR 128", "mnist-lr", PAPER_LR, 3, 45, LR.overrides)]
+    assert [one.optimizers[3] for one in planned("cnn")] == ["adams:eta=0.0001", "adams:eta=0.0001", "adams:eta=0.005"]
+    assert planned("cnn")[0].optimizers[2] == "adamcb:eta=5e-05"
 
 
 def test_dropout_is_part_of_the_cnn() -> None:
-    for whole, part in zip(blocks("cnn"), blocks("dropout")):
+    for whole, part in zip(planned("cnn"), planned("dropout")):
         assert set(part.optimizers) < set(whole.optimizers)
         assert part.overrides == whole.overrides
 
 
 def test_eta_is_the_cnns_unless_another_model_is_asked_for() -> None:
-    [sweep] = blocks("eta", seeds=2, epochs=1)
+    [sweep] = planned("eta", seeds=2, epochs=1)
     assert (sweep.task, sweep.seeds, sweep.epochs, len(sweep.optimizers)) == ("cifar10-cnn", 2, 1, 16)
     assert len(set(sweep.optimizers)) == 16
-    assert blocks("eta", model="mlp")[0].task == "mnist-mlp"
+    assert planned("eta", model="mlp")[0].task == "mnist-mlp"
 
 
 def test_ablation_has_two_lengths_and_a_sweep_of_rates() -> None:
-    found = blocks("ablation")
+    found = planned("ablation")
     assert [(one.task, one.epochs, one.seeds) for one in found] == [
         ("mnist-lr", 12, 5), ("mnist-lr", 45, 5), ("mnist-mlp", 12, 5), ("mnist-mlp", 45, 5), ("cifar10-cnn", 20, 5),
     ]  # fmt: skip
     assert found[-1].overrides["subset"] == 10_000
-    assert len(found[-1].optimizers) == 3 * len(ablation.cnn_pieces(LR._replace(dataset="cifar10", model="cnn")))
-    assert [one.epochs for one in blocks("ablation", epochs=2, model="lr")] == [2]
+    assert len(found[-1].optimizers) == 3 * len(ablation.cnn_variants(LR._replace(dataset="cifar10", model="cnn")))
+    assert [one.epochs for one in planned("ablation", epochs=2, model="lr")] == [2]
 
 
 def test_reference_runs_stand_beside_the_defaults() -> None:
-    [one] = blocks("lr", reference=True)
+    [one] = planned("lr", reference=True)
     assert [spec for spec in one.optimizers if "reference" in spec] == [
         f"{spec},reference=True" for spec in PAPER_LR[1:]
     ]
 
 
 def test_all_holds_every_configuration_once() -> None:
-    titles = [one.title for one in blocks("all")]
+    titles = [one.title for one in planned("all")]
     assert titles[:7] == [
         "LR 128",
         "MLP 128",
@@ -78,16 +78,16 @@ def test_all_holds_every_configuration_once() -> None:
 )
 def test_unknown_names(options: dict[str, str], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        blocks(**options)  # type: ignore[arg-type]
+        planned(**options)  # type: ignore[arg-type]
 
 
 def test_runs_of_a_plain_comparison_are_found_done(mnist: Path, tmp_path: Path) -> None:
     out = tmp_path / "runs"
     compare("mnist-lr", PAPER_LR, seeds=2, epochs=2, out=out, data_dir=mnist, progress=False)
-    [standing] = standings(blocks("lr", seeds=3, epochs=2), out=out, data_dir=mnist)
-    assert standing.done == dict.fromkeys(PAPER_LR, 2)
-    assert standing.epochs_left == 8
-    [longer] = standings(blocks("lr", seeds=2, epochs=5), out=out, data_dir=mnist)
+    [status] = plan_status(planned("lr", seeds=3, epochs=2), out=out, data_dir=mnist)
+    assert status.done == dict.fromkeys(PAPER_LR, 2)
+    assert status.epochs_left == 8
+    [longer] = plan_status(planned("lr", seeds=2, epochs=5), out=out, data_dir=mnist)
     assert longer.epochs_left == 2 * 4 * 3
     lines: list[str] = []
     assert paper("lr", seeds=3, epochs=2, out=out, data_dir=mnist, progress=False, say=lines.append)
@@ -97,8 +97,8 @@ def test_runs_of_a_plain_comparison_are_found_done(mnist: Path, tmp_path: Path) 
 
 
 def test_epochs_that_two_comparisons_share_are_counted_once(mnist: Path, tmp_path: Path) -> None:
-    plan = [Block("", "mnist-lr", ("adam",), 1, epochs) for epochs in (3, 5, 4)]
-    assert [one.epochs_left for one in standings(plan, out=tmp_path / "none", data_dir=mnist)] == [3, 2, 0]
+    plan = [PlannedComparison("", "mnist-lr", ("adam",), 1, epochs) for epochs in (3, 5, 4)]
+    assert [one.epochs_left for one in plan_status(plan, out=tmp_path / "none", data_dir=mnist)] == [3, 2, 0]
 
 
 def test_time_left_is_that_of_the_same_task(paper_run: Callable[..., Run]) -> None:
@@ -109,7 +109,7 @@ def test_time_left_is_that_of_the_same_task(paper_run: Callable[..., Run]) -> No
 
 
 def test_description_says_what_it_does_not_know(mnist: Path, tmp_path: Path) -> None:
-    text = describe(standings(blocks("lr", seeds=1, epochs=2), out=tmp_path / "none", data_dir=mnist), jobs=2)
+    text = describe(plan_status(planned("lr", seeds=1, epochs=2), out=tmp_path / "none", data_dir=mnist), jobs=2)
     assert "LR 128 (mnist-lr): 0 of 4 runs done, 2 epochs each; time left unknown" in text
     assert "   0 of 1  adamcb:eta=0.001" in text
     assert "time left unknown: 1 comparison that no run tells the speed of yet" in text

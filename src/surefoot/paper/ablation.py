@@ -1,4 +1,4 @@
-"""Taking the method apart: contestants that have one of its pieces each.
+"""The ablation: contestants that have only one part of the method each.
 
 With the paper's weighting the gradient of step t is multiplied by ``w_t = std + tilt * (loss - mean)``. To Adam that
 does three things (see docs/theory.md): the step size is multiplied by ``A_hat / sqrt(C_hat)``, the running means of
@@ -19,6 +19,7 @@ from torch.optim.optimizer import ParamsT
 
 from surefoot.lab.analyse.groups import preferred
 from surefoot.lab.spec.code import RECORDED_AS
+from surefoot.lab.spec.contestant import written
 from surefoot.lab.spec.task import PAPER_WEIGHT_DECAY
 from surefoot.lab.store import Run
 from surefoot.paper.published import Configuration, eta_of
@@ -114,10 +115,10 @@ class ScaledAdam(torch.optim.Adam):
 
 
 @dataclass(frozen=True)
-class Piece:
-    """A contestant of the ablation; runs of it are found without importing its class, which may not be installed.
+class Variant:
+    """A contestant of the ablation. Its runs are recognised without its class, which may not be installed.
 
-    >>> Piece("adamucb", {"eta": 0.1, "weighting": "unit"}).spec, Piece("adam", schedule="cosine").at(5e-4).spec
+    >>> Variant("adamucb", {"eta": 0.1, "weighting": "unit"}).spec, Variant("adam", schedule="cosine").at(5e-4).spec
     ('adamucb:eta=0.1,weighting=unit', 'adam:lr=0.0005,schedule=cosine')
     """
 
@@ -128,17 +129,13 @@ class Piece:
     @property
     def spec(self) -> str:
         """How the lab writes it."""
-        options = {**self.options, **({"schedule": self.schedule} if self.schedule else {})}
-        words = ",".join(
-            f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}" for name, value in options.items()
-        )
-        return f"{self.name}:{words}" if words else self.name
+        return written(self.name, {**self.options, **({"schedule": self.schedule} if self.schedule else {})})
 
-    def at(self, lr: float) -> Piece:
+    def at(self, lr: float) -> Variant:
         """The same at a learning rate."""
         return replace(self, options={**self.options, "lr": lr})
 
-    def made(self, run: Run) -> bool:
+    def matches(self, run: Run) -> bool:
         """Whether a run is one of this contestant with the paper's settings otherwise."""
         optimizer = run.config.optimizer
         wanted = {"lr": 1e-3, "weight_decay": PAPER_WEIGHT_DECAY, **self.options}
@@ -150,39 +147,39 @@ class Piece:
         )
 
 
-def pieces(configuration: Configuration) -> dict[str, Piece]:
+def variants(configuration: Configuration) -> dict[str, Variant]:
     """The contestants of the ablation on LR and MLP: what each is, and how it is written.
 
-    >>> pieces(Configuration("mnist", "mlp", 128, False))["std scale alone"].spec
+    >>> variants(Configuration("mnist", "mlp", 128, False))["std scale alone"].spec
     'adamucb:eta=0'
     """
     return {
-        "plain Adam": Piece("adam"),
-        "Adam at half the learning rate": Piece("adam", {"lr": 5e-4}),
-        "std scale alone": Piece("adamucb", {"eta": 0}),
-        "tilt alone, eta 0.1": Piece("adamucb", {"eta": 0.1, "weighting": "unit"}),
-        "tilt alone, eta 0.3": Piece("adamucb", {"eta": 0.3, "weighting": "unit"}),
-        "tilt alone, eta 1": Piece("adamucb", {"eta": 1, "weighting": "unit"}),
-        "tilt alone, eta -0.3": Piece("adamucb", {"eta": -0.3, "weighting": "unit"}),
-        "random tilt alone, eta 0.3": Piece("adams", {"eta": 0.3, "weighting": "unit"}),
-        "both: AdamUCB": Piece("adamucb", {"eta": eta_of(configuration, "AdamUCB")}),
-        "both: AdamS": Piece("adams", {"eta": eta_of(configuration, "AdamS")}),
-        "scaled step size alone": Piece(_SCALED, {"scale": "lr"}),
-        "scaled eps alone": Piece(_SCALED, {"scale": "eps"}),
-        "cosine decay": Piece("adam", schedule="cosine"),
-        "schedule-free AdamW": Piece(_SCHEDULE_FREE),
+        "plain Adam": Variant("adam"),
+        "Adam at half the learning rate": Variant("adam", {"lr": 5e-4}),
+        "std scale alone": Variant("adamucb", {"eta": 0}),
+        "tilt alone, eta 0.1": Variant("adamucb", {"eta": 0.1, "weighting": "unit"}),
+        "tilt alone, eta 0.3": Variant("adamucb", {"eta": 0.3, "weighting": "unit"}),
+        "tilt alone, eta 1": Variant("adamucb", {"eta": 1, "weighting": "unit"}),
+        "tilt alone, eta -0.3": Variant("adamucb", {"eta": -0.3, "weighting": "unit"}),
+        "random tilt alone, eta 0.3": Variant("adams", {"eta": 0.3, "weighting": "unit"}),
+        "both: AdamUCB": Variant("adamucb", {"eta": eta_of(configuration, "AdamUCB")}),
+        "both: AdamS": Variant("adams", {"eta": eta_of(configuration, "AdamS")}),
+        "scaled step size alone": Variant(_SCALED, {"scale": "lr"}),
+        "scaled eps alone": Variant(_SCALED, {"scale": "eps"}),
+        "cosine decay": Variant("adam", schedule="cosine"),
+        "schedule-free AdamW": Variant(_SCHEDULE_FREE),
     }
 
 
-def cnn_pieces(configuration: Configuration) -> dict[str, Piece]:
+def cnn_variants(configuration: Configuration) -> dict[str, Variant]:
     """The contestants of the CNN's ablation, each to be run at every rate of `RATES`."""
     return {
-        "plain Adam": Piece("adam"),
-        "std scale alone": Piece("adamucb", {"eta": 0}),
-        "both: AdamS": Piece("adams", {"eta": eta_of(configuration, "AdamS")}),
-        "both: AdamCB": Piece("adamcb", {"eta": eta_of(configuration, "AdamCB")}),
-        "cosine decay": Piece("adam", schedule="cosine"),
-        "schedule-free AdamW": Piece(_SCHEDULE_FREE),
+        "plain Adam": Variant("adam"),
+        "std scale alone": Variant("adamucb", {"eta": 0}),
+        "both: AdamS": Variant("adams", {"eta": eta_of(configuration, "AdamS")}),
+        "both: AdamCB": Variant("adamcb", {"eta": eta_of(configuration, "AdamCB")}),
+        "cosine decay": Variant("adam", schedule="cosine"),
+        "schedule-free AdamW": Variant(_SCHEDULE_FREE),
     }
 
 
@@ -191,34 +188,37 @@ def has_schedule_free() -> bool:
     return importlib.util.find_spec("schedulefree") is not None
 
 
-def installed(some: Mapping[str, Piece]) -> list[Piece]:
-    """The contestants that can be run here: all, but for `schedulefree` where that is not installed."""
-    return [piece for piece in some.values() if piece.name != _SCHEDULE_FREE or has_schedule_free()]
+def installed(contestants: Mapping[str, Variant]) -> list[Variant]:
+    """The contestants that can be run here: all, except `schedulefree` where that is not installed."""
+    return [variant for variant in contestants.values() if variant.name != _SCHEDULE_FREE or has_schedule_free()]
 
 
-def pieces_run(runs: Sequence[Run], one: Configuration) -> dict[str, list[Run]]:
-    """The runs of each piece of the ablation on LR or MLP, whichever comparison made them."""
-    own = [run for run in runs if _is_on(run, one, None)]
-    found = {name: _one_per_seed([run for run in own if piece.made(run)]) for name, piece in pieces(one).items()}
-    return {name: seeds for name, seeds in found.items() if seeds}
+def runs_by_variant(runs: Sequence[Run], configuration: Configuration) -> dict[str, list[Run]]:
+    """The runs of each variant of the ablation on LR or MLP, whichever comparison made them."""
+    here = [run for run in runs if _is_on(run, configuration, None)]
+    by_variant = {
+        name: _one_per_seed([run for run in here if variant.matches(run)])
+        for name, variant in variants(configuration).items()
+    }
+    return {name: seeds for name, seeds in by_variant.items() if seeds}
 
 
-def rates_run(runs: Sequence[Run], one: Configuration) -> tuple[int, dict[str, dict[float, list[Run]]]]:
+def runs_by_rate(runs: Sequence[Run], configuration: Configuration) -> tuple[int, dict[str, dict[float, list[Run]]]]:
     """The CNN's ablation: the length that most of its ended runs have, and those runs by contestant and rate."""
-    own = [run for run in runs if _is_on(run, one, IMAGES) and (run.finished or run.diverged)]
-    lengths = Counter(run.config.epochs for run in own)
+    here = [run for run in runs if _is_on(run, configuration, IMAGES) and (run.finished or run.diverged)]
+    lengths = Counter(run.config.epochs for run in here)
     length = max(lengths, key=lambda epochs: (lengths[epochs], epochs), default=0)
-    found: dict[str, dict[float, list[Run]]] = {}
-    for name, piece in cnn_pieces(one).items():
+    by_name: dict[str, dict[float, list[Run]]] = {}
+    for name, variant in cnn_variants(configuration).items():
         for lr in RATES:
-            seeds = at_horizon(_one_per_seed([run for run in own if piece.at(lr).made(run)]), length)
+            seeds = at_horizon(_one_per_seed([run for run in here if variant.at(lr).matches(run)]), length)
             if seeds:
-                found.setdefault(name, {})[lr] = seeds
-    return length, found
+                by_name.setdefault(name, {})[lr] = seeds
+    return length, by_name
 
 
 def _one_per_seed(runs: Sequence[Run]) -> list[Run]:
-    """The run of each seed (and length, with a schedule) that counts."""
+    """The run of each seed (and length, with a schedule) that is shown."""
     by_length: dict[int, list[Run]] = {}
     for run in runs:
         length = run.config.epochs if run.config.optimizer.schedule else 0
@@ -226,11 +226,11 @@ def _one_per_seed(runs: Sequence[Run]) -> list[Run]:
     return [run for length in sorted(by_length) for run in preferred(by_length[length]).values()]
 
 
-def _is_on(run: Run, one: Configuration, subset: int | None) -> bool:
+def _is_on(run: Run, configuration: Configuration, subset: int | None) -> bool:
     task = run.config.task
     dropout = bool(task.settings.get("dropout", False))
-    found = task.name, task.batch_size, dropout, task.settings.get("subset")
-    return found == (one.task, one.batch_size, one.dropout, subset)
+    recorded = task.name, task.batch_size, dropout, task.settings.get("subset")
+    return recorded == (configuration.task, configuration.batch_size, configuration.dropout, subset)
 
 
 def at_horizon(runs: Sequence[Run], horizon: int) -> list[Run]:
@@ -238,6 +238,6 @@ def at_horizon(runs: Sequence[Run], horizon: int) -> list[Run]:
     return [
         run
         for run in runs
-        if (run.config.epochs == horizon if run.config.optimizer.schedule else True)
+        if (run.config.epochs == horizon or not run.config.optimizer.schedule)
         and (run.diverged or len(run.epochs) >= horizon)
     ]

@@ -1,16 +1,14 @@
-"""Ours beside theirs: which runs belong to which published row, and what they say there."""
+"""Our runs beside the published numbers: which run belongs to which row, and what the difference amounts to."""
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from surefoot._extras import require
-from surefoot.lab.analyse.groups import group_runs, preferred, value_at
+from surefoot.lab.analyse.groups import preferred, value_at
 from surefoot.lab.analyse.stats import LEVEL, MeanStd, mean_std
 from surefoot.lab.spec.config import Purpose, RunConfig
 from surefoot.lab.spec.task import PAPER_WEIGHT_DECAY
@@ -21,7 +19,7 @@ from surefoot.paper.published import (
     QUANTUM,
     SEEDS,
     Configuration,
-    Row,
+    PublishedRow,
     Value,
     configurations,
     eta_of,
@@ -30,90 +28,102 @@ from surefoot.paper.published import (
 
 #: What the lab calls the paper's metrics, and what the paper's unit is (accuracy is in percent there).
 RECORDED = {"train_loss": ("train_loss", 1.0), "val_loss": ("valid_loss", 1.0), "val_acc": ("valid_accuracy", 100.0)}
-VARIANTS = ("default", "reference")
+#: Ours, and with reference=True the published one.
+RECIPES = ("default", "reference")
 
 
-class Place(NamedTuple):
-    """Where a run belongs: the configuration, the optimizer with its eta, and whose recipe it follows."""
+class PaperSetting(NamedTuple):
+    """What the paper would call a run: the configuration, the optimizer with its eta, and the recipe it follows."""
 
     configuration: Configuration
     optimizer: str
     eta: float | None
-    variant: str = "default"
+    recipe: str = "default"
 
 
-def place_of(config: RunConfig) -> Place | None:
-    """The place of a run among the paper's, or None: it must have the paper's settings and no others."""
+def setting_of(config: RunConfig) -> PaperSetting | None:
+    """The paper's setting of a run, or None if it has other options than those of the paper."""
     task, optimizer = config.task, config.optimizer
     settings, options = dict(task.settings), dict(optimizer.options)
     dropout = bool(settings.pop("dropout", False))
-    found = [
-        one
-        for one in configurations()
-        if (one.task, one.batch_size, one.dropout) == (task.name, task.batch_size, dropout)
-    ]
     name = {"torch.optim.Adam": "Adam"}.get(optimizer.class_path, optimizer.class_path.removeprefix("surefoot."))
-    variant = "reference" if options.pop("reference", False) else "default"
+    recipe = "reference" if options.pop("reference", False) else "default"
     eta = options.pop("eta", None)
-    fits = (
+    has_paper_options = (
         options.pop("lr", None) == 1e-3
         and options.pop("weight_decay", None) == PAPER_WEIGHT_DECAY
         and options.pop("weighting", "paper") == "paper"
         and options.pop("fused", True) in (True, None)
+        and not options
+        and not settings
     )
-    usual = config.purpose == Purpose.RESULT and not config.fork and not optimizer.schedule
-    if not found or settings or options or not fits or not usual or name not in ("Adam", "AdamUCB", "AdamCB", "AdamS"):
+    is_plain = config.purpose == Purpose.RESULT and not config.fork and not optimizer.schedule
+    if not has_paper_options or not is_plain or name not in OPTIMIZERS:
         return None
-    return Place(found[0], name, None if eta is None else float(eta), variant)
+    for configuration in configurations():
+        if (configuration.task, configuration.batch_size, configuration.dropout) == (
+            task.name,
+            task.batch_size,
+            dropout,
+        ):
+            return PaperSetting(configuration, name, None if eta is None else float(eta), recipe)
+    return None
 
 
 class Replication:
-    """Our runs of the paper, looked up by where they belong."""
+    """Our runs of the paper, by their settings."""
 
     def __init__(self, runs: Sequence[Run]) -> None:
         self.runs = list(runs)
-        placed: dict[Place, list[Run]] = {}
+        by_setting: dict[PaperSetting, list[Run]] = {}
         for run in self.runs:
-            place = place_of(run.config)
-            if place is not None:
-                placed.setdefault(place, []).append(run)
-        self.places = {place: preferred(runs) for place, runs in placed.items()}
+            setting = setting_of(run.config)
+            if setting is not None:
+                by_setting.setdefault(setting, []).append(run)
+        self.by_setting = {setting: preferred(runs) for setting, runs in by_setting.items()}
 
-    def of(self, configuration: Configuration, optimizer: str, variant: str = "default") -> dict[int, Run]:
+    def of(self, configuration: Configuration, optimizer: str, recipe: str = "default") -> dict[int, Run]:
         """The runs, by seed, of an optimizer at the published eta."""
-        return self.places.get(Place(configuration, optimizer, eta_of(configuration, optimizer), variant), {})
+        eta = eta_of(configuration, optimizer)
+        return self.by_setting.get(PaperSetting(configuration, optimizer, eta, recipe), {})
 
     def of_the_tables(self) -> list[Run]:
         """The runs behind the paper's tables; those of ablations and sweeps have other lengths and numbers of seeds."""
-        return [run for one in configurations() for optimizer in OPTIMIZERS for run in self.of(one, optimizer).values()]
+        return [
+            run
+            for configuration in configurations()
+            for optimizer in OPTIMIZERS
+            for run in self.of(configuration, optimizer).values()
+        ]
 
     def values(
-        self, configuration: Configuration, optimizer: str, metric: str, epoch: int, variant: str = "default"
+        self, configuration: Configuration, optimizer: str, metric: str, epoch: int, recipe: str = "default"
     ) -> dict[int, float]:
-        """A metric after an epoch, by seed, in the paper's unit; runs that were not so far, or diverged, have none."""
+        """A metric after an epoch, by seed, in the paper's unit; runs that are shorter, or diverged, have none."""
         name, unit = RECORDED[metric]
-        seen = {seed: value_at(run, name, epoch) for seed, run in self.of(configuration, optimizer, variant).items()}
-        return {seed: unit * value for seed, value in sorted(seen.items()) if value is not None}
+        runs = self.of(configuration, optimizer, recipe)
+        values = {seed: value_at(run, name, epoch) for seed, run in sorted(runs.items())}
+        return {seed: unit * value for seed, value in values.items() if value is not None}
 
-    def reached(self, configuration: Configuration, optimizer: str, epoch: int, variant: str = "default") -> set[int]:
+    def reached(self, configuration: Configuration, optimizer: str, epoch: int, recipe: str = "default") -> set[int]:
         """The seeds that have results after an epoch."""
-        return set(self.values(configuration, optimizer, "train_loss", epoch, variant))
+        return set(self.values(configuration, optimizer, "train_loss", epoch, recipe))
 
-    def lost(self, configuration: Configuration, optimizer: str, epoch: int, variant: str = "default") -> set[int]:
+    def diverged(self, configuration: Configuration, optimizer: str, epoch: int, recipe: str = "default") -> set[int]:
         """The seeds that diverged by an epoch."""
-        runs = self.of(configuration, optimizer, variant)
+        runs = self.of(configuration, optimizer, recipe)
         return {seed for seed, run in runs.items() if run.diverged and run.epochs[-1]["epoch"] <= epoch}
 
 
 @dataclass(frozen=True)
-class Cell:
+class TableCell:
     """One published number with ours: the difference in pooled standard errors, and what it amounts to."""
 
-    row: Row
+    row: PublishedRow
     metric: str
-    variant: str
+    recipe: str
     ours: MeanStd
-    lost: int
+    diverged: int
     difference: float | None
     verdict: str
 
@@ -122,26 +132,32 @@ class Cell:
         return self.row.values[self.metric]
 
 
-def cells(replication: Replication) -> list[Cell]:
+def table_cells(replication: Replication) -> list[TableCell]:
     """Every published cell, and once more by the published recipe where that was run."""
-    found = []
-    for row in rows():
-        for variant in VARIANTS:
-            if variant == "default" or replication.of(row.configuration, row.optimizer, variant):
-                found += [_cell(replication, row, metric, variant) for metric in METRICS]
-    return found
+    return [
+        _table_cell(replication, row, metric, recipe)
+        for row in rows()
+        for recipe in RECIPES
+        if recipe == "default" or replication.of(row.configuration, row.optimizer, recipe)
+        for metric in METRICS
+    ]
 
 
-def _cell(replication: Replication, row: Row, metric: str, variant: str) -> Cell:
-    seen = replication.values(row.configuration, row.optimizer, metric, row.epoch, variant)
-    ours = mean_std(list(seen.values()))
-    lost = len(replication.lost(row.configuration, row.optimizer, row.epoch, variant))
+def by_row(cells: Sequence[TableCell]) -> list[Sequence[TableCell]]:
+    """The cells of each row together, one per metric."""
+    return [cells[first : first + len(METRICS)] for first in range(0, len(cells), len(METRICS))]
+
+
+def _table_cell(replication: Replication, row: PublishedRow, metric: str, recipe: str) -> TableCell:
+    values = replication.values(row.configuration, row.optimizer, metric, row.epoch, recipe)
+    ours = mean_std(list(values.values()))
+    diverged = len(replication.diverged(row.configuration, row.optimizer, row.epoch, recipe))
     if not ours.n:
-        return Cell(row, metric, variant, ours, lost, None, "differs" if lost else "not run")
+        return TableCell(row, metric, recipe, ours, diverged, None, "differs" if diverged else "not run")
     difference, limit = pooled_difference(ours, row.values[metric])
     # What is left after a divergence may be close; a run that diverged is not what was published.
-    verdict = "matches" if abs(difference) <= limit and not lost else "differs"
-    return Cell(row, metric, variant, ours, lost, difference, verdict)
+    verdict = "matches" if abs(difference) <= limit and not diverged else "differs"
+    return TableCell(row, metric, recipe, ours, diverged, difference, verdict)
 
 
 def pooled_difference(ours: MeanStd, theirs: Value) -> tuple[float, float]:
@@ -166,64 +182,13 @@ def pooled_difference(ours: MeanStd, theirs: Value) -> tuple[float, float]:
     return (ours.mean - theirs.mean) / error, float(stats.t.ppf(1 - LEVEL / 2, freedom))
 
 
-def cells_csv(replication: Replication) -> str:
-    """One line per published row (and per recipe that was run): theirs, n, ours, the difference and the verdict."""
-    out = io.StringIO()
-    head = ["table", "dataset", "model", "batch_size", "dropout", "epoch", "optimizer", "eta"]
-    head += [name for metric in METRICS for name in (metric, f"{metric}_std")]
-    head += ["variant", "n", "diverged"]
-    head += [f"ours_{name}" for metric in METRICS for name in (metric, f"{metric}_std")]
-    head += [name for metric in METRICS for name in (f"{metric}_difference", f"{metric}_verdict")]
-    writer = csv.DictWriter(out, head, lineterminator="\n")
-    writer.writeheader()
-    every = cells(replication)
-    for first in range(0, len(every), len(METRICS)):
-        writer.writerow(_line(every[first : first + len(METRICS)]))
-    return out.getvalue()
-
-
-def _line(group: Sequence[Cell]) -> dict[str, Any]:
-    row, variant = group[0].row, group[0].variant
-    line: dict[str, Any] = {"table": row.table, **row.configuration._asdict(), "epoch": row.epoch}
-    line |= {"optimizer": row.optimizer, "eta": "" if row.eta is None else row.eta, "variant": variant}
-    line |= {"n": group[0].ours.n, "diverged": group[0].lost}
-    for cell in group:
-        line |= {cell.metric: cell.theirs.mean, f"{cell.metric}_std": cell.theirs.std}
-        line |= {f"ours_{cell.metric}": _text(cell.ours.mean), f"ours_{cell.metric}_std": _text(cell.ours.std)}
-        line |= {f"{cell.metric}_difference": _text(cell.difference, 3), f"{cell.metric}_verdict": cell.verdict}
-    return line
-
-
-def _text(value: float | None, digits: int = 6) -> str:
-    return "" if value is None or math.isnan(value) else f"{value:.{digits}g}"
-
-
-def curves_csv(runs: Sequence[Run]) -> str:
-    """The mean over seeds after every epoch, for every run that ended: one line per contestant and epoch."""
-    out = io.StringIO()
-    head = ["task", "batch_size", "dropout", "subset", "optimizer", "epochs", "epoch", "n"]
-    head += [name for metric in METRICS for name in (metric, f"{metric}_std")]
-    writer = csv.DictWriter(out, head, lineterminator="\n")
-    writer.writeheader()
-    ended = [run for run in runs if run.finished or run.diverged]
-    for group in (entry.runs for each in group_runs(ended) for entry in each.contestants):
-        config = group[0].config
-        settings = config.task.settings
-        line = {"task": group[0].task, "batch_size": config.task.batch_size, "optimizer": group[0].label}
-        line |= {"dropout": bool(settings.get("dropout", False)), "subset": settings.get("subset", "")}
-        line |= {"epochs": config.epochs if config.optimizer.schedule else ""}
-        for epoch in range(1, 1 + max(len(run.epochs) for run in group)):
-            seen = {metric: spread_at(group, metric, epoch) for metric in METRICS}
-            if seen["train_loss"].n:
-                values: dict[str, Any] = {"epoch": epoch, "n": seen["train_loss"].n}
-                for metric, one in seen.items():
-                    values |= {metric: _text(one.mean), f"{metric}_std": _text(one.std)}
-                writer.writerow(line | values)
-    return out.getvalue()
-
-
 def spread_at(runs: Sequence[Run], metric: str, epoch: int) -> MeanStd:
-    """Mean and deviation over runs of one of the paper's metrics after an epoch."""
+    """Mean and standard deviation over runs of one of the paper's metrics after an epoch."""
+    return mean_std(values_at(runs, metric, epoch))
+
+
+def values_at(runs: Sequence[Run], metric: str, epoch: int) -> list[float]:
+    """One of the paper's metrics after an epoch, in its unit, of the runs that have it."""
     name, unit = RECORDED[metric]
     values = [value_at(run, name, epoch) for run in runs]
-    return mean_std([unit * value for value in values if value is not None])
+    return [unit * value for value in values if value is not None]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from surefoot.paper.cells import Replication
-from surefoot.paper.contrasts import Claim, Line, Term, Verdict, judge
+from surefoot.paper.contrasts import Claim, ClaimVerdict, Contrast, Term, judge
 from surefoot.paper.published import EPOCHS, METRICS, OPTIMIZERS, TITLES, Configuration, find
 
 LR = Configuration("mnist", "lr", 128, False)
@@ -19,40 +19,40 @@ def _against(
     epoch: int,
     *,
     than: str = "Adam",
-    wanted: int | None = None,
+    sign: int | None = None,
     band: tuple[float, float] | None = None,
-) -> Line:
-    """One optimizer against another: better, unless another sign is wanted, or different by an amount."""
+) -> Contrast:
+    """One optimizer against another: better, unless another sign is given, or different by an amount."""
     statement = f"{optimizer} - {than}, {configuration.name}, {TITLES[metric]}, epoch {epoch}"
     terms = Term(1, configuration, optimizer), Term(-1, configuration, than)
-    return Line(statement, metric, epoch, terms, _better(metric) if wanted is None else wanted, band)
+    return Contrast(statement, metric, epoch, terms, _better(metric) if sign is None else sign, band)
 
 
-def _gains(optimizer: str, more: Configuration, less: Configuration, metric: str, epoch: int) -> Line:
+def _gains(optimizer: str, more: Configuration, less: Configuration, metric: str, epoch: int) -> Contrast:
     """The gain over Adam in one configuration minus the gain in another."""
     terms = (
         Term(1, more, optimizer), Term(-1, more, "Adam"), Term(-1, less, optimizer), Term(1, less, "Adam"),
     )  # fmt: skip
     statement = f"{optimizer} - Adam in {more.name}, less the same in {less.name}, {TITLES[metric]}, epoch {epoch}"
-    return Line(statement, metric, epoch, terms, _better(metric))
+    return Contrast(statement, metric, epoch, terms, _better(metric))
 
 
-def _ratio(epoch: int) -> Line:
+def _ratio(epoch: int) -> Contrast:
     """AdamS's training loss over Adam's; the band is what the published numbers allow before rounding."""
     ours, theirs = (find(MLP, name, epoch).values["train_loss"].mean for name in ("AdamS", "Adam"))
     band = ((ours - 0.0005) / (theirs + 0.0005), (ours + 0.0005) / (theirs - 0.0005))
     terms = (Term(1, MLP, "AdamS"), Term(-1, MLP, "Adam"))
     statement = f"AdamS / Adam, MLP 128, training loss, epoch {epoch}"
-    return Line(statement, "train_loss", epoch, terms, band=band, ratio=True)
+    return Contrast(statement, "train_loss", epoch, terms, band=band, ratio=True)
 
 
 def _better(metric: str) -> int:
     return 1 if metric == "val_acc" else -1
 
 
-def _dropout_lines() -> tuple[Line, ...]:
+def _dropout_contrasts() -> tuple[Contrast, ...]:
     return tuple(
-        Line(
+        Contrast(
             f"AdamS without dropout - Adam with dropout, CNN 128, {TITLES[metric]}, epoch {epoch}",
             metric,
             epoch,
@@ -78,7 +78,7 @@ def _on_mnist() -> tuple[Claim, ...]:
         Claim(
             "Adam is the best on logistic regression",
             "Discussion: best across the training metrics",
-            tuple(_against(LR, name, "train_loss", epoch, wanted=1) for epoch in EPOCHS for name in OPTIMIZERS[1:]),
+            tuple(_against(LR, name, "train_loss", epoch, sign=1) for epoch in EPOCHS for name in OPTIMIZERS[1:]),
             "Tested on the training loss, the one training metric of the tables.",
         ),
         Claim(
@@ -160,7 +160,7 @@ def _across() -> tuple[Claim, ...]:
         Claim(
             "AdamS without dropout is better than Adam with it",
             "Discussion: faster training and better validation error than dropout",
-            _dropout_lines(),
+            _dropout_contrasts(),
             "A training loss under dropout is measured with units dropped, so that comparison favours AdamS.",
         ),
         Claim(
@@ -179,6 +179,6 @@ def _across() -> tuple[Claim, ...]:
     )
 
 
-def judge_all(replication: Replication, variant: str = "default") -> list[Verdict]:
+def judge_all(replication: Replication, recipe: str = "default") -> list[ClaimVerdict]:
     """The verdicts on all claims."""
-    return [judge(claim, replication, variant) for claim in claims()]
+    return [judge(claim, replication, recipe) for claim in claims()]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from surefoot.lab.run.pool import MakePool
 from surefoot.paper import ablation
-from surefoot.paper.plan import blocks, describe, run_blocks, standings
+from surefoot.paper.plan import describe, plan_status, planned, run_plan
 
 
 def paper(
@@ -51,20 +51,20 @@ def paper(
         raise ValueError(f"--page {page} is refreshed from what --export writes; name a folder with --export")
     if part == "steps" and plan:
         raise ValueError("steps is one training per variant and has no plan; leave --plan out")
-    fine = True
+    all_ended = True
     if part not in (None, "steps"):
-        chosen = blocks(str(part), seeds=seeds, epochs=epochs, model=model, reference=reference)
+        chosen = planned(str(part), seeds=seeds, epochs=epochs, model=model, reference=reference)
         if not chosen:
             raise ValueError(f"{part} has nothing for the model {model}; leave --model out")
         if part in ("ablation", "all") and not ablation.has_schedule_free():
             say("schedule-free AdamW is left out of the ablation; to have it take part: pip install schedulefree")
         if plan:
-            say(describe(standings(chosen, out=out, data_dir=data_dir), jobs))
+            say(describe(plan_status(chosen, out=out, data_dir=data_dir), jobs))
         else:
-            found = run_blocks(chosen, out=out, jobs=jobs, data_dir=data_dir, progress=progress, executor=executor)
-            for folder, message in [one for each in found for one in each.failures.items()]:
+            results = run_plan(chosen, out=out, jobs=jobs, data_dir=data_dir, progress=progress, executor=executor)
+            for folder, message in [failure for result in results for failure in result.failures.items()]:
                 say(f"failed: {message}\n  in {folder}")
-            fine = all(each.ok for each in found)
+            all_ended = all(result.ok for result in results)
     if part in ("steps", "all") and not plan:
         from surefoot.paper import steps
 
@@ -74,4 +74,4 @@ def paper(
 
         for path in export(to, runs=out, page=page):
             say(f"written: {path}")
-    return fine
+    return all_ended

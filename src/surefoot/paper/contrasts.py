@@ -1,9 +1,9 @@
 """How a claim is decided by our own paired runs.
 
-A line is a contrast: a sum of results after an epoch, such as `AdamS - Adam`, taken seed by seed. What the paper's
-tables say about the same contrast stands beside it; a line that they do not bear out themselves is shown, and does not
-count. A line is decided by the lab's rule (Holm over the lines of a claim, and an exact paired test that agrees), which
-fewer than six seeds can never pass: they lean, at most.
+A contrast is a sum of results after an epoch, such as `AdamS - Adam`, taken seed by seed. The same contrast of the
+published means stands beside it; one that does not have the claimed sign or size in the paper's own tables is shown,
+and does not count. A contrast is decided by the lab's rule (Holm over the contrasts of a claim, and an exact paired
+test that agrees). Fewer than six seeds can never pass it: they lean, at most.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ class Term(NamedTuple):
     configuration: Configuration
     optimizer: str
 
-    def recipe(self, variant: str) -> str:
-        """Adam is the same whoever's recipe the others follow."""
-        return "default" if self.optimizer == "Adam" else variant
+    def recipe(self, recipe: str) -> str:
+        """Adam is the same, whichever recipe the others follow."""
+        return "default" if self.optimizer == "Adam" else recipe
 
 
 @dataclass(frozen=True)
-class Line:
-    """A contrast that a claim wants above zero (`wanted` 1) or below (-1).
+class Contrast:
+    """A contrast that a claim wants above zero (`sign` 1) or below (-1).
 
-    With a `band` the amount is what is claimed: the contrast must lie inside, and `wanted` does not matter. With
+    With a `band` the amount is what is claimed: the contrast must lie inside, and `sign` does not matter. With
     `ratio` the contrast is one of logarithms, so that its exponential is a ratio, and so is the band.
     """
 
@@ -44,44 +44,45 @@ class Line:
     metric: str
     epoch: int
     terms: tuple[Term, ...]
-    wanted: int = 0
+    sign: int = 0
     band: tuple[float, float] | None = None
     ratio: bool = False
 
-    def ours(self, replication: Replication, variant: str = "default") -> dict[int, float]:
-        """The contrast, by seed, over the seeds that all its terms have."""
-        parts = [
-            replication.values(one.configuration, one.optimizer, self.metric, self.epoch, one.recipe(variant))
-            for one in self.terms
+    def values(self, replication: Replication, recipe: str = "default") -> dict[int, float]:
+        """The contrast of our runs, by seed, over the seeds that all its terms have."""
+        results = [
+            replication.values(term.configuration, term.optimizer, self.metric, self.epoch, term.recipe(recipe))
+            for term in self.terms
         ]
-        common = sorted(set.intersection(*(set(part) for part in parts)))
+        common = sorted(set.intersection(*map(set, results)))
         return {
-            seed: sum(one.sign * self._scale(part[seed]) for one, part in zip(self.terms, parts)) for seed in common
+            seed: sum(term.sign * self._scale(result[seed]) for term, result in zip(self.terms, results))
+            for seed in common
         }
 
-    def lost(self, replication: Replication, variant: str = "default") -> int:
-        """How many seeds that all terms have lost one of their runs, which diverged."""
-        places = [(one.configuration, one.optimizer, self.epoch, one.recipe(variant)) for one in self.terms]
-        gone = [replication.lost(*place) for place in places]
-        had = [replication.reached(*place) | lost for place, lost in zip(places, gone)]
-        return sum(any(seed in lost for lost in gone) for seed in set.intersection(*had))
+    def diverged(self, replication: Replication, recipe: str = "default") -> int:
+        """On how many seeds that all terms were run with one of these runs diverged."""
+        places = [(term.configuration, term.optimizer, self.epoch, term.recipe(recipe)) for term in self.terms]
+        diverged = [replication.diverged(*place) for place in places]
+        ended = [replication.reached(*place) | seeds for place, seeds in zip(places, diverged)]
+        return sum(any(seed in seeds for seeds in diverged) for seed in set.intersection(*ended))
 
     @property
-    def wish(self) -> str:
-        """What the claim wants of the contrast.
+    def claimed(self) -> str:
+        """What the claim says of the contrast.
 
-        >>> Line("", "val_acc", 3, (), 1).wish, Line("", "val_acc", 3, (), 1, band=(5.0, 7.0)).wish
+        >>> Contrast("", "val_acc", 3, (), 1).claimed, Contrast("", "val_acc", 3, (), band=(5.0, 7.0)).claimed
         ('> 0', '5 to 7')
         """
         if self.band is not None:
             return " to ".join(f"{edge:.2f}".rstrip("0").rstrip(".") for edge in sorted(self.band))
-        return "> 0" if self.wanted > 0 else "< 0"
+        return "> 0" if self.sign > 0 else "< 0"
 
     def published(self) -> float:
         """The contrast of the published means."""
         return sum(
-            one.sign * self._scale(find(one.configuration, one.optimizer, self.epoch).values[self.metric].mean)
-            for one in self.terms
+            term.sign * self._scale(find(term.configuration, term.optimizer, self.epoch).values[self.metric].mean)
+            for term in self.terms
         )
 
     @property
@@ -90,11 +91,11 @@ class Line:
         if self.band is not None:
             low, high = sorted(self.band)
             return self._scale(low), self._scale(high)
-        return (0.0, math.inf) if self.wanted > 0 else (-math.inf, 0.0)
+        return (0.0, math.inf) if self.sign > 0 else (-math.inf, 0.0)
 
     @property
     def in_the_tables(self) -> bool:
-        """Whether the published means bear the claim out; a difference of nothing but rounding does not."""
+        """Whether the published means agree with the claim; a difference within rounding does not."""
         low, high = self.edges
         least = 0.0 if self.band is not None else QUANTUM / 2
         return low + least <= self.published() <= high - least
@@ -105,97 +106,114 @@ class Line:
 
 @dataclass(frozen=True)
 class Claim:
-    """Something the paper says, where it says it, and the lines that decide it."""
+    """Something the paper says, where it says it, and the contrasts that decide it."""
 
     title: str
     source: str
-    lines: tuple[Line, ...]
+    contrasts: tuple[Contrast, ...]
     note: str = ""
 
 
 @dataclass(frozen=True)
-class Judged:
-    """A line with what our runs say of it."""
+class ContrastResult:
+    """What our runs say of a contrast."""
 
-    line: Line
-    result: Paired
-    lost: int
+    contrast: Contrast
+    paired: Paired
+    diverged: int
     verdict: str
 
     @property
     def ours(self) -> str:
         """The contrast with its 95% interval."""
-        seen = f"n={self.result.n}" + (f", {self.lost} diverged" if self.lost else "")
-        if not self.result.n:
-            return f"no pair ({seen})" if self.lost else "not run"
-        if self.line.ratio:
-            middle, low, high = (math.exp(x) for x in (self.result.difference, self.result.low, self.result.high))
-            return f"{middle:.2f}" + (f" ({low:.2f} to {high:.2f}; {seen})" if math.isfinite(high) else f" ({seen})")
-        sign = "+" if self.result.difference > 0 else ""
-        return f"{sign}{plus_minus(self.result.difference, self.result.half_width)} ({seen})"
+        result = self.paired
+        seeds = f"n={result.n}" + (f", {self.diverged} diverged" if self.diverged else "")
+        if not result.n:
+            return f"no pair ({seeds})" if self.diverged else "not run"
+        if self.contrast.ratio:
+            middle, low, high = (math.exp(x) for x in (result.difference, result.low, result.high))
+            return f"{middle:.2f}" + (f" ({low:.2f} to {high:.2f}; {seeds})" if math.isfinite(high) else f" ({seeds})")
+        sign = "+" if result.difference > 0 else ""
+        return f"{sign}{plus_minus(result.difference, result.half_width)} ({seeds})"
 
     @property
     def theirs(self) -> str:
-        value = self.line.published()
-        told = f"{math.exp(value):.2f}" if self.line.ratio else f"{value:+.3f}"
-        return told if self.line.in_the_tables else f"{told} (does not count)"
+        """The published contrast."""
+        value = self.contrast.published()
+        text = f"{math.exp(value):.2f}" if self.contrast.ratio else f"{value:+.3f}"
+        return text if self.contrast.in_the_tables else f"{text} (does not count)"
+
+    @property
+    def texts(self) -> list[str]:
+        """The cells of a table: see `EVIDENCE` in `surefoot.paper.tables`."""
+        return [self.contrast.statement, self.contrast.claimed, self.ours, self.theirs, self.verdict]
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """What a claim amounts to: a word, a sentence, and its lines."""
+class ClaimVerdict:
+    """What a claim amounts to: a word, a sentence, and the results of its contrasts."""
 
     claim: Claim
     word: str
     sentence: str
-    lines: tuple[Judged, ...]
+    results: tuple[ContrastResult, ...]
 
 
-def judge(claim: Claim, replication: Replication, variant: str = "default") -> Verdict:
+def judge(claim: Claim, replication: Replication, recipe: str = "default") -> ClaimVerdict:
     """The verdict on a claim: replicated (so far), contradicted (in part), undecided, or not run."""
-    seen = [list(line.ours(replication, variant).values()) for line in claim.lines]
-    results = [paired(values) for values in seen]
-    adjusted = holm([result.p_t for result in results])
-    judged = []
-    for line, values, result, p_holm in zip(claim.lines, seen, results, adjusted):
-        lost = line.lost(replication, variant)
-        if lost or result.p_t is None:
+    values = [list(contrast.values(replication, recipe).values()) for contrast in claim.contrasts]
+    paired_values = [paired(row) for row in values]
+    adjusted = holm([result.p_t for result in paired_values])
+    results = []
+    for contrast, row, result, p_holm in zip(claim.contrasts, values, paired_values, adjusted):
+        diverged = contrast.diverged(replication, recipe)
+        if diverged or result.p_t is None:
             # The pairs that are left after a divergence were chosen by it: they decide nothing.
-            verdict = "undecided" if lost or result.n else "not run"
-        elif line.band is not None:
-            verdict = _amount(line, values, len(claim.lines))
+            verdict = "undecided" if diverged or result.n else "not run"
+        elif contrast.band is not None:
+            verdict = _verdict_on_amount(contrast, row, len(claim.contrasts))
         else:
-            verdict = _verdict(strength(result, p_holm), (result.difference > 0) == (line.wanted > 0))
-        judged.append(Judged(line, result, lost, verdict))
-    return Verdict(claim, *_summary(judged), tuple(judged))
+            verdict = _verdict(strength(result, p_holm), (result.difference > 0) == (contrast.sign > 0))
+        results.append(ContrastResult(contrast, result, diverged, verdict))
+    return ClaimVerdict(claim, *_summary(results), tuple(results))
 
 
-def _verdict(found: str, supports: bool) -> str:
-    if found == "decided":
+def _verdict(decided: str, supports: bool) -> str:
+    if decided == "decided":
         return "replicated" if supports else "contradicted"
-    if found == "leaning":
+    if decided == "leaning":
         return "leans towards" if supports else "leans against"
     return "undecided"
 
 
-def _amount(line: Line, values: Sequence[float], family: int) -> str:
-    """Whether the contrast lies inside its band or outside, decided at both edges as a difference from nothing is."""
-    low, high = line.edges
+def _verdict_on_amount(contrast: Contrast, values: Sequence[float], family: int) -> str:
+    """Whether the contrast lies inside its band or outside: each edge is tested as zero is for a difference."""
     sides = []
-    for edge in (low, high):
+    for edge in contrast.edges:
         result = paired([value - edge for value in values])
-        p = None if result.p_t is None else min(1.0, family * result.p_t)  # Bonferroni over the lines of the claim
+        p = None if result.p_t is None else min(1.0, family * result.p_t)  # Bonferroni over the contrasts of the claim
         sides.append((strength(result, p), result.difference > 0))
     (at_low, above_low), (at_high, above_high) = sides
     if not above_low or above_high:
         return _verdict(at_high if above_high else at_low, supports=False)
-    weaker = "undecided" if "undecided" in (at_low, at_high) else at_low  # one number of seeds, one strength
+    weaker = "undecided" if "undecided" in (at_low, at_high) else at_low  # the same seeds, so the same strength
     return _verdict(weaker, supports=True)
 
 
-def _summary(judged: Sequence[Judged]) -> tuple[str, str]:
-    counting = [one for one in judged if one.line.in_the_tables]
-    tally = Counter(one.verdict for one in counting)
+#: What each verdict on a contrast is called in the sentence on a claim.
+_IN_A_SENTENCE = {
+    "replicated": "replicated",
+    "contradicted": "contradicted",
+    "leans towards": "leaning towards it",
+    "leans against": "leaning against it",
+    "undecided": "undecided",
+    "not run": "not run",
+}
+
+
+def _summary(results: Sequence[ContrastResult]) -> tuple[str, str]:
+    counting = [result for result in results if result.contrast.in_the_tables]
+    tally = Counter(result.verdict for result in counting)
     run = len(counting) - tally["not run"]
     if not run:
         word = "not run"
@@ -205,23 +223,15 @@ def _summary(judged: Sequence[Judged]) -> tuple[str, str]:
         word = "contradicted in part" if tally["replicated"] or tally["leans towards"] else "contradicted"
     else:
         word = "undecided"
-    words = {
-        "replicated": "replicated",
-        "contradicted": "contradicted",
-        "leans towards": "leaning towards it",
-        "leans against": "leaning against it",
-        "undecided": "undecided",
-        "not run": "not run",
-    }
-    told = [f"{tally[key]} {said}" for key, said in words.items() if tally[key]]
-    sentence = f"Of {count(len(counting), 'line')}: {', '.join(told)}."
-    if len(counting) < len(judged):
-        left = len(judged) - len(counting)
+    counts = [f"{tally[verdict]} {name}" for verdict, name in _IN_A_SENTENCE.items() if tally[verdict]]
+    sentence = f"Of {count(len(counting), 'line')}: {', '.join(counts)}."
+    if len(counting) < len(results):
+        left = len(results) - len(counting)
         verb, them = ("does", "it") if left == 1 else ("do", "them")
         sentence += f" {count(left, 'more line')} {verb} not count: the paper's own tables do not bear {them} out."
-    few = min((one.result.n for one in counting if one.result.n), default=0)
-    if 0 < few < fewest_seeds():
+    fewest = min((result.paired.n for result in counting if result.paired.n), default=0)
+    if 0 < fewest < fewest_seeds():
         sentence += (
-            f" Lines of {few} paired seeds decide nothing: their smallest exact p is {smallest_exact_p(few):.2g}."
+            f" Lines of {fewest} paired seeds decide nothing: their smallest exact p is {smallest_exact_p(fewest):.2g}."
         )
     return word, sentence

@@ -9,12 +9,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from surefoot.lab.analyse.groups import value_at
 from surefoot.lab.analyse.stats import mean_std
 from surefoot.lab.report.figures import Axis, Figure, Line, Markers, Panel, band, mean_curve
 from surefoot.lab.store import Run
-from surefoot.paper.ablation import IMAGES, at_horizon, pieces_run, rates_run
-from surefoot.paper.cells import RECORDED, Place, Replication
+from surefoot.paper.ablation import IMAGES, at_horizon, runs_by_rate, runs_by_variant
+from surefoot.paper.cells import RECORDED, PaperSetting, Replication, values_at
 from surefoot.paper.published import (
     EPOCHS,
     METRICS,
@@ -54,12 +53,12 @@ def paper_figures(replication: Replication, steps: Mapping[str, Sequence[tuple[f
         replication: our runs.
         steps: the effective step size by epoch, as `surefoot.paper.steps` reads it.
     """
-    by_name = {setting.name: setting for setting in configurations()}
+    by_name = {configuration.name: configuration for configuration in configurations()}
     plain, dropout = by_name["CNN 128"], by_name["CNN 128 with dropout"]
     figures: dict[str, Figure | None] = {"surface": surface()}
-    for setting in configurations():
-        figures[setting.name.lower().replace(" ", "-")] = comparison(replication, setting)
-    figures["cnn"] = stacked(replication, [plain, dropout])
+    for configuration in configurations():
+        figures[configuration.name.lower().replace(" ", "-")] = comparison(replication, configuration)
+    figures["cnn"] = with_and_without_dropout(replication, plain, dropout)
     figures["dropout-adams"] = dropout_against_adams(replication, plain, dropout)
     for model in ("lr", "mlp", "cnn"):
         figures[f"eta-{model}"] = across_eta(replication, by_name[f"{model.upper()} 128"])
@@ -87,11 +86,11 @@ def curve(
     return mean_curve(runs, name, label, series, unit=unit, dash=dash, until=until)
 
 
-def _published(setting: Configuration, optimizer: str, metric: str, until: float) -> Line | None:
+def _published(configuration: Configuration, optimizer: str, metric: str, until: float) -> Line | None:
     epochs = [epoch for epoch in EPOCHS if epoch <= until]
     if not epochs:
         return None
-    values = [find(setting, optimizer, epoch).values[metric] for epoch in epochs]
+    values = [find(configuration, optimizer, epoch).values[metric] for epoch in epochs]
     return Line(
         "published",
         [float(epoch) for epoch in epochs],
@@ -106,32 +105,32 @@ def _published(setting: Configuration, optimizer: str, metric: str, until: float
     )
 
 
-def _panels(replication: Replication, setting: Configuration, suffix: str = "") -> list[Panel] | None:
+def _panels(replication: Replication, configuration: Configuration, suffix: str = "") -> list[Panel] | None:
     panels = []
     for metric in METRICS:
         lines: list[Line | None] = []
         for optimizer in OPTIMIZERS:
-            eta = eta_of(setting, optimizer)
+            eta = eta_of(configuration, optimizer)
             label = optimizer if eta is None else f"{optimizer} {eta:g}"
-            ours = curve(list(replication.of(setting, optimizer).values()), metric, label, SERIES[optimizer])
+            ours = curve(list(replication.of(configuration, optimizer).values()), metric, label, SERIES[optimizer])
             if ours:
-                lines += [ours, _published(setting, optimizer, metric, ours.x[-1])]
+                lines += [ours, _published(configuration, optimizer, metric, ours.x[-1])]
         if not lines:
             return None
         panels.append(metric_panel(metric, TITLES[metric] + suffix, lines))
     return panels
 
 
-def comparison(replication: Replication, setting: Configuration) -> Figure | None:
-    """The four optimizers in one setting."""
-    panels = _panels(replication, setting)
-    name = setting.name.lower().replace(" ", "-")
-    return Figure(name, f"{setting.name} on {setting.dataset}", [panels], _CURVES) if panels else None
+def comparison(replication: Replication, configuration: Configuration) -> Figure | None:
+    """The four optimizers in one configuration."""
+    panels = _panels(replication, configuration)
+    name = configuration.name.lower().replace(" ", "-")
+    return Figure(name, f"{configuration.name} on {configuration.dataset}", [panels], _CURVES) if panels else None
 
 
-def stacked(replication: Replication, settings: Sequence[Configuration]) -> Figure | None:
-    """Several settings, one below the other; all of them must have runs."""
-    rows = [_panels(replication, setting, f", {'with' if setting.dropout else 'no'} dropout") for setting in settings]
+def with_and_without_dropout(replication: Replication, plain: Configuration, dropout: Configuration) -> Figure | None:
+    """Two configurations, one below the other; both must have runs."""
+    rows = [_panels(replication, plain, ", no dropout"), _panels(replication, dropout, ", with dropout")]
     if not all(rows):
         return None
     return Figure("cnn", "CNN 128 without and with dropout", [row for row in rows if row], _CURVES)
@@ -143,14 +142,16 @@ def dropout_against_adams(replication: Replication, plain: Configuration, dropou
     for metric in METRICS:
         lines = [
             curve(
-                list(replication.of(setting, optimizer).values()),
+                list(replication.of(configuration, optimizer).values()),
                 metric,
-                f"{optimizer}{' + dropout' if setting.dropout else ''}",
+                f"{optimizer}{' + dropout' if configuration.dropout else ''}",
                 SERIES[optimizer],
-                dash=1 if setting.dropout else 0,  # the colour is the optimizer's, the dash says whether units dropped
+                dash=1
+                if configuration.dropout
+                else 0,  # the colour is the optimizer's, the dash says whether units dropped
             )
             for optimizer in ("Adam", "AdamS")
-            for setting in (plain, dropout)
+            for configuration in (plain, dropout)
         ]
         if not all(lines):
             return None
@@ -159,15 +160,15 @@ def dropout_against_adams(replication: Replication, plain: Configuration, dropou
     return Figure("dropout-adams", "Dropout against AdamS, CNN 128", [panels], caption)
 
 
-def across_eta(replication: Replication, setting: Configuration) -> Figure | None:
+def across_eta(replication: Replication, configuration: Configuration) -> Figure | None:
     """Each variant at several eta against Adam: a grid of variants by metrics."""
-    adam = list(replication.of(setting, "Adam").values())
+    adam = list(replication.of(configuration, "Adam").values())
     rows = []
     for optimizer in OPTIMIZERS[1:]:
         swept = sorted(
-            (place.eta, list(seeds.values()))
-            for place, seeds in replication.places.items()
-            if place == Place(setting, optimizer, place.eta) and place.eta
+            (setting.eta, list(seeds.values()))
+            for setting, seeds in replication.by_setting.items()
+            if setting == PaperSetting(configuration, optimizer, setting.eta) and setting.eta
         )
         if len(swept) < 2 or not adam:
             return None
@@ -180,12 +181,12 @@ def across_eta(replication: Replication, setting: Configuration) -> Figure | Non
             row.append(metric_panel(metric, f"{optimizer}: {TITLES[metric]}", lines))
         rows.append(row)
     caption = "Lines: mean over seeds, bands one standard deviation. Black: Adam."
-    return Figure(f"eta-{setting.model}", f"Sensitivity to eta, {setting.name}", rows, caption)
+    return Figure(f"eta-{configuration.model}", f"Sensitivity to eta, {configuration.name}", rows, caption)
 
 
-def variants_over_epochs(runs: Sequence[Run], setting: Configuration) -> Figure | None:
+def variants_over_epochs(runs: Sequence[Run], configuration: Configuration) -> Figure | None:
     """The ablation on one model, over the longest training that three in four of its variants were given."""
-    runs_of = pieces_run(runs, setting)
+    runs_of = runs_by_variant(runs, configuration)
     lengths = sorted({len(run.epochs) for seeds in runs_of.values() for run in seeds})
     reached = {
         length: {name: ended for name, seeds in runs_of.items() if (ended := at_horizon(seeds, length))}
@@ -201,14 +202,14 @@ def variants_over_epochs(runs: Sequence[Run], setting: Configuration) -> Figure 
         lines = [curve(shown[name], metric, name, k, until=horizon) for k, name in enumerate(runs_of) if name in shown]
         without_bands = [replace(line, band=()) for line in lines if line]  # a dozen bands would hide the lines
         panels.append(metric_panel(metric, TITLES[metric], without_bands))
-    title = f"What does the work: pieces of the method, {setting.name}, {horizon} epochs"
+    title = f"What does the work: pieces of the method, {configuration.name}, {horizon} epochs"
     caption = "Lines: mean over seeds; their spread is in the table."
-    return Figure(f"ablation-{setting.model}", title, [panels], caption)
+    return Figure(f"ablation-{configuration.model}", title, [panels], caption)
 
 
-def across_rates(runs: Sequence[Run], setting: Configuration) -> Figure | None:
+def across_rates(runs: Sequence[Run], configuration: Configuration) -> Figure | None:
     """The CNN's ablation: every contestant at every learning rate, at the end."""
-    length, by_name = rates_run(runs, setting)
+    length, by_name = runs_by_rate(runs, configuration)
     panels = []
     for metric in METRICS:
         lines = [_rates_line(by_rate, metric, name, k, length) for k, (name, by_rate) in enumerate(by_name.items())]
@@ -221,10 +222,8 @@ def across_rates(runs: Sequence[Run], setting: Configuration) -> Figure | None:
 
 
 def _rates_line(by_rate: Mapping[float, Sequence[Run]], metric: str, name: str, series: int, epoch: int) -> Line | None:
-    recorded, unit = RECORDED[metric]
-    values = {lr: [value_at(run, recorded, epoch) for run in seeds] for lr, seeds in sorted(by_rate.items())}
-    ended = {lr: [unit * value for value in row if value is not None] for lr, row in values.items()}
-    ended = {lr: row for lr, row in ended.items() if row}
+    values = {lr: values_at(seeds, metric, epoch) for lr, seeds in sorted(by_rate.items())}
+    ended = {lr: row for lr, row in values.items() if row}
     if not ended:
         return None
     counts = [len(row) for row in ended.values()]
@@ -234,9 +233,9 @@ def _rates_line(by_rate: Mapping[float, Sequence[Run]], metric: str, name: str, 
     return Line(label, list(ended), means, series, [band(row) for row in ended.values()])
 
 
-def step_size(steps: Mapping[str, Sequence[tuple[float, float]]], setting: Configuration) -> Figure | None:
+def step_size(steps: Mapping[str, Sequence[tuple[float, float]]], configuration: Configuration) -> Figure | None:
     """The effective step size, a factor of lr, beside that of a cosine decay over the same training."""
-    prefix = f"{setting.name}: "
+    prefix = f"{configuration.name}: "
     points_of = {name.removeprefix(prefix): points for name, points in steps.items() if name.startswith(prefix)}
     if not points_of:
         return None
@@ -252,8 +251,8 @@ def step_size(steps: Mapping[str, Sequence[tuple[float, float]]], setting: Confi
         "gradient is weighted. Cosine decay reaches zero at the planned end; the weights know of no end."
     )
     panel = Panel("factor of the step size", lines, y=Axis("factor of lr"), height=_HEIGHT)
-    name = f"{setting.name}, {IMAGES} images" if setting.model == "cnn" else setting.name
-    return Figure(f"step-size-{setting.model}", f"Effective step size, {name}", [[panel]], caption)
+    name = f"{configuration.name}, {IMAGES} images" if configuration.model == "cnn" else configuration.name
+    return Figure(f"step-size-{configuration.model}", f"Effective step size, {name}", [[panel]], caption)
 
 
 def surface() -> Figure:

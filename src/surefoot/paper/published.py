@@ -29,8 +29,8 @@ TITLES = {"train_loss": "training loss", "val_loss": "validation loss", "val_acc
 class Configuration(NamedTuple):
     """One of the seven settings that the paper trains in.
 
-    >>> one = Configuration("cifar10", "cnn", 128, True)
-    >>> one.task, one.name, one.overrides
+    >>> configuration = Configuration("cifar10", "cnn", 128, True)
+    >>> configuration.task, configuration.name, configuration.overrides
     ('cifar10-cnn', 'CNN 128 with dropout', {'batch_size': 128, 'dropout': True})
     """
 
@@ -62,7 +62,7 @@ class Value(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Row:
+class PublishedRow:
     """One row of the tables: an optimizer in a configuration after so many epochs."""
 
     table: str
@@ -74,7 +74,7 @@ class Row:
 
 
 @cache
-def rows() -> tuple[Row, ...]:
+def rows() -> tuple[PublishedRow, ...]:
     """The published rows, in the order of the tables.
 
     >>> len(rows()), sum(len(row.values) for row in rows())
@@ -86,8 +86,8 @@ def rows() -> tuple[Row, ...]:
     return tuple(_row(line) for line in csv.DictReader(text.splitlines()))
 
 
-def _row(line: dict[str, str]) -> Row:
-    return Row(
+def _row(line: dict[str, str]) -> PublishedRow:
+    return PublishedRow(
         line["table"],
         Configuration(line["dataset"], line["model"], int(line["batch_size"]), line["dropout"] == "True"),
         int(line["epoch"]),
@@ -100,14 +100,27 @@ def _row(line: dict[str, str]) -> Row:
 def configurations() -> tuple[Configuration, ...]:
     """The seven configurations, in the order of the tables.
 
-    >>> [one.name for one in configurations()][:3]
+    >>> [configuration.name for configuration in configurations()][:3]
     ['LR 128', 'MLP 128', 'MLP 128 with dropout']
     """
     return tuple(dict.fromkeys(row.configuration for row in rows()))
 
 
+def plain_configurations() -> dict[str, Configuration]:
+    """The configurations in batches of 128 without dropout, by model.
+
+    >>> list(plain_configurations())
+    ['lr', 'mlp', 'cnn']
+    """
+    return {
+        configuration.model: configuration
+        for configuration in configurations()
+        if configuration.batch_size == 128 and not configuration.dropout
+    }
+
+
 @cache
-def find(configuration: Configuration, optimizer: str, epoch: int) -> Row:
+def find(configuration: Configuration, optimizer: str, epoch: int) -> PublishedRow:
     """The row of one optimizer in one configuration after an epoch of the tables."""
     for row in rows():
         if (row.configuration, row.optimizer, row.epoch) == (configuration, optimizer, epoch):
@@ -125,7 +138,7 @@ def eta_of(configuration: Configuration, optimizer: str) -> float | None:
 
 
 def etas(optimizer: str) -> tuple[float, ...]:
-    """Every eta that the paper names for an optimizer, in order.
+    """All eta that the paper names for an optimizer, in order.
 
     >>> etas("AdamUCB")
     (0.01, 0.05, 0.1, 0.3)

@@ -18,28 +18,28 @@ from surefoot.lab.run.trainer import Trainer, pinned_arithmetic
 from surefoot.lab.store import write_atomic
 from surefoot.paper.ablation import CNN_EPOCHS, IMAGES
 from surefoot.paper.plan import spec_of
-from surefoot.paper.published import EPOCHS, OPTIMIZERS, configurations, eta_of
+from surefoot.paper.published import EPOCHS, OPTIMIZERS, eta_of, plain_configurations
+from surefoot.paper.tables import csv_text
 
 NAME = "steps.csv"
 #: Points kept of each epoch: each is the mean over a tenth of its steps.
 PER_EPOCH = 10
-HEAD = ["optimizer", "epoch", "step_size"]
 
 
 def ratios(weights: Sequence[float], betas: tuple[float, float] = (0.9, 0.999)) -> list[float]:
     """The factor of the step size at every step; 0 while every weight was zero.
 
-    >>> [round(one, 3) for one in ratios([2.0, 2.0, 2.0])], [round(one, 3) for one in ratios([1.0, 0.1])]
+    >>> [round(ratio, 3) for ratio in ratios([2.0, 2.0, 2.0])], [round(ratio, 3) for ratio in ratios([1.0, 0.1])]
     ([1.0, 1.0, 1.0], [1.0, 0.741])
     """
     mean = power = 0.0
-    found = []
+    factors = []
     for t, weight in enumerate(weights, start=1):
         mean = betas[0] * mean + (1 - betas[0]) * abs(weight)
         power = betas[1] * power + (1 - betas[1]) * weight * weight
         rms = math.sqrt(power / (1 - betas[1] ** t))
-        found.append(mean / (1 - betas[0] ** t) / rms if rms else 0.0)
-    return found
+        factors.append(mean / (1 - betas[0] ** t) / rms if rms else 0.0)
+    return factors
 
 
 def record(
@@ -61,20 +61,24 @@ def record(
         say: called with a line of progress.
         overrides: options of the task, such as subset.
     """
-    one = next(one for one in configurations() if one.model == model)
+    configuration = plain_configurations()[model]
     if model == "cnn":
         overrides = {"subset": IMAGES, **overrides}
     epochs = epochs or (CNN_EPOCHS if model == "cnn" else EPOCHS[-1])
     path = out / NAME
     known = read_steps(path)
     specs = {"std scale alone": "adamucb:eta=0"}
-    specs |= {f"{name} {eta_of(one, name):g}": spec_of(name, eta_of(one, name)) for name in OPTIMIZERS[1:]}
+    specs |= {
+        f"{name} {eta_of(configuration, name):g}": spec_of(name, eta_of(configuration, name)) for name in OPTIMIZERS[1:]
+    }
     for label, spec in specs.items():
-        name = f"{one.name}: {label}"
+        name = f"{configuration.name}: {label}"
         if name in known and known[name][-1][0] >= epochs:
             continue
         say(f"{name}: {epochs} epochs")
-        weights, per_epoch = train(one.task, spec, epochs, data_dir, **{**one.overrides, **overrides})
+        weights, per_epoch = train(
+            configuration.task, spec, epochs, data_dir, **{**configuration.overrides, **overrides}
+        )
         known[name] = thinned(ratios(weights), per_epoch)
         write_steps(path, known)
     return path
@@ -105,26 +109,29 @@ def thinned(values: Sequence[float], per_epoch: int) -> list[tuple[float, float]
     [(0.5, 1.0), (1.0, 3.0), (1.5, 2.0), (2.0, 4.0)]
     """
     size = max(1, per_epoch // PER_EPOCH)
-    found = []
+    points = []
     for first in range(0, len(values), size):
         part = values[first : first + size]
-        found.append((round((first + len(part)) / per_epoch, 4), sum(part) / len(part)))
-    return found
+        points.append((round((first + len(part)) / per_epoch, 4), sum(part) / len(part)))
+    return points
 
 
 def read_steps(path: Path) -> dict[str, list[tuple[float, float]]]:
     """What was recorded, by optimizer; nothing when there is no such file."""
-    found: dict[str, list[tuple[float, float]]] = {}
+    points: dict[str, list[tuple[float, float]]] = {}
     if path.exists():
         with path.open(newline="", encoding="utf-8") as file:
             for line in csv.DictReader(file):
-                found.setdefault(line["optimizer"], []).append((float(line["epoch"]), float(line["step_size"])))
-    return found
+                points.setdefault(line["optimizer"], []).append((float(line["epoch"]), float(line["step_size"])))
+    return points
 
 
 def write_steps(path: Path, known: Mapping[str, Sequence[tuple[float, float]]]) -> None:
     """Write what was recorded."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    lines = [",".join(HEAD)]
-    lines += [f"{name},{epoch:g},{value:.6g}" for name, points in known.items() for epoch, value in points]
-    write_atomic(path, "".join(f"{line}\n" for line in lines).encode())
+    rows = [
+        {"optimizer": name, "epoch": f"{epoch:g}", "step_size": f"{value:.6g}"}
+        for name, points in known.items()
+        for epoch, value in points
+    ]
+    write_atomic(path, csv_text(rows).encode())

@@ -423,7 +423,7 @@ def _distinct(values: Iterable[Any]) -> str:
 
 
 def _how_to_repeat(groups: Sequence[TaskGroup], command: str | None) -> Commands:
-    lines, note = ([command], "") if command else commands(groups)
+    lines, note = (command.splitlines(), "") if command else commands(groups)
     return Commands(
         lines,
         "Runs are named by their full configuration: the same command computes only what is missing, and the same "
