@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from surefoot.lab.results import Results, trimmed
+from surefoot.lab.results import Results
 from surefoot.lab.run.pool import InProcess, MakePool, OnEvent, Outcome, Processes, RunJob, TaskSource, run_all
 from surefoot.lab.run.progress import Progress, make_progress
 from surefoot.lab.run.runner import is_done
@@ -282,7 +282,7 @@ def collect(requests: Sequence[RunJob], failures: Mapping[int, str], epochs: int
         config = replace(run.config, task=task, optimizer=asked.optimizer, fork=asked.fork)
         runs.append(Run(run.folder, config, run.epochs))
     failed = {str(requests[index].folder): message for index, message in failures.items()}
-    return Results(trimmed(runs, epochs), failed)
+    return Results([run.cut_to(epochs) for run in runs], failed)
 
 
 def _with_directions(run: Run, told: Mapping[str, bool]) -> TaskConfig:

@@ -1,10 +1,9 @@
-"""What a comparison found, for a notebook or a script: runs, tables, plots, report."""
+"""The results of a comparison, for a notebook or a script: runs, tables, plots, report."""
 
 from __future__ import annotations
 
 import html
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,11 +20,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class Results:
-    """The runs of a comparison, and ways to look at them.
+    """The runs of a comparison, as tables, a data frame, plots, checks and a report.
 
     Args:
         runs: The runs; the first one's optimizer is the baseline.
-        failures: What went wrong, by run folder; empty when every run ended.
+        failures: What went wrong, by run folder; empty if every run ended.
     """
 
     runs: list[Run]
@@ -39,7 +38,7 @@ class Results:
 
     @property
     def ok(self) -> bool:
-        """Whether every run ended (a diverged run ended too)."""
+        """Whether every run ended; a run that diverged ended as well."""
         return not self.failures and all(run.finished for run in self.runs)
 
     @property
@@ -51,7 +50,7 @@ class Results:
         return to_frame(group_runs(self.runs))
 
     def table(self, **options: Any) -> Summary:
-        """Summary rows: mean and spread, paired intervals against the baseline, verdicts.
+        """How every contestant compares with the baseline: mean and std, paired intervals, verdicts.
 
         Args:
             options: metrics, baseline, target, epoch; see `surefoot.lab.analyse.comparison.summarise`.
@@ -95,21 +94,21 @@ class Results:
         return audit(self.runs)
 
     def plot(self, metric: str = "valid_loss", *, band: bool = True, log: bool = False) -> list[Axes]:
-        """Draw mean curves with a band of one standard deviation, one picture per task; returns the axes.
+        """Draw mean curves with a band of one standard deviation, one figure per task; returns the axes.
 
         Args:
             metric: What to draw: valid_loss, train_loss, valid_accuracy, ...
-            band: Draw the band.
-            log: Logarithmic scale.
+            band: Whether to draw the band.
+            log: Whether the scale is logarithmic.
         """
         from surefoot.lab.report.draw import draw_panel
         from surefoot.lab.report.panels import curves_panel
 
         pyplot = require("matplotlib.pyplot", extra="lab")
-        drawn = []
-        for field in self.table(metrics=[metric]).groups:
+        drawn: list[Axes] = []
+        for group in self.table(metrics=[metric]).groups:
             _, axes = pyplot.subplots(layout="constrained")
-            draw_panel(axes, curves_panel(field, metric, band=band, log=log))
+            draw_panel(axes, curves_panel(group, metric, band=band, log=log))
             axes.legend()
             drawn.append(axes)
         return drawn
@@ -133,15 +132,3 @@ class Results:
 
         write_report(self.runs, Path(path))
         return Path(path)
-
-
-def trimmed(runs: Sequence[Run], epochs: int) -> list[Run]:
-    """Runs as they were after so many epochs (a folder may hold longer ones)."""
-    return [
-        Run(
-            run.folder,
-            replace(run.config, epochs=epochs),
-            [row for row in run.epochs if row["epoch"] <= epochs],
-        )
-        for run in runs
-    ]

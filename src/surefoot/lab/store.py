@@ -16,7 +16,7 @@ import re
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +79,11 @@ class Run:
             return (self.folder / "error.txt").read_text()
         except OSError:
             return None
+
+    def cut_to(self, epochs: int) -> Run:
+        """The run as it was after so many epochs; its folder may hold a longer one."""
+        rows = [row for row in self.epochs if row["epoch"] <= epochs]
+        return Run(self.folder, replace(self.config, epochs=epochs), rows)
 
     @property
     def state(self) -> str:

@@ -29,28 +29,28 @@ def test_the_guide_explains_every_finding():
 
 def test_unequal_budgets(run, field):
     runs = field({"Adam": 0.0}) + [run("AdamS", seed, epochs=9) for seed in range(10)]
-    found = audit(runs)
-    assert [finding.code for finding in found] == ["unequal-epochs"]
-    assert "epochs: Adam 5, AdamS 9" in found[0].sentence
+    findings = audit(runs)
+    assert [finding.code for finding in findings] == ["unequal-epochs"]
+    assert "epochs: Adam 5, AdamS 9" in findings[0].sentence
     slow = [run("AdamS", seed) for seed in range(10)]
-    for one in slow:
-        for record in one.epochs:
+    for slow_run in slow:
+        for record in slow_run.epochs:
             record["step"] *= 2
     assert codes(field({"Adam": 0.0}) + slow) == {"unequal-steps": "error"}
 
 
 def test_a_diverged_run_is_a_result_not_a_smaller_budget(run, field):
     runs = field({"Adam": 0.0}) + [run("AdamS", s, done=2 if s < 4 else None, diverged=s < 4) for s in range(10)]
-    found = audit(runs)
-    assert [(finding.code, finding.severity) for finding in found] == [("diverged-runs", "note")]
-    assert "AdamS diverged on seeds 0, 1, 2, 3." in found[0].sentence
+    findings = audit(runs)
+    assert [(finding.code, finding.severity) for finding in findings] == [("diverged-runs", "note")]
+    assert "AdamS diverged on seeds 0, 1, 2, 3." in findings[0].sentence
 
 
 def test_a_run_that_diverges_in_its_first_epoch_is_no_smaller_budget(run, field):
-    lost = run("AdamS", 0, done=1, diverged=True)
-    lost.epochs[0]["step"] = 3
-    others = [one for one in field({"Adam": 0.0, "AdamS": 0.0}) if (one.label, one.seed) != ("AdamS", 0)]
-    assert codes([*others, lost]) == {"diverged-runs": "note"}
+    early = run("AdamS", 0, done=1, diverged=True)
+    early.epochs[0]["step"] = 3
+    others = [other for other in field({"Adam": 0.0, "AdamS": 0.0}) if (other.label, other.seed) != ("AdamS", 0)]
+    assert codes([*others, early]) == {"diverged-runs": "note"}
 
 
 @pytest.fixture
@@ -70,9 +70,9 @@ def test_fair_tuning_is_silent(tuned):
 
 
 def test_unequal_tuning(tuned):
-    found = [finding for finding in audit(tuned(others=(1e-4, 5e-4, 1e-3, 1e-2))) if finding.severity == "error"]
-    assert [finding.code for finding in found] == ["unequal-tuning"]
-    assert "Adam 3, AdamS 4" in found[0].sentence
+    findings = [finding for finding in audit(tuned(others=(1e-4, 5e-4, 1e-3, 1e-2))) if finding.severity == "error"]
+    assert [finding.code for finding in findings] == ["unequal-tuning"]
+    assert "Adam 3, AdamS 4" in findings[0].sentence
     assert "unequal-tuning" in codes(tuned(others=()))
 
 
@@ -82,9 +82,9 @@ def test_tuned_on_the_reported_seeds(tuned):
 
 
 def test_optimum_on_the_edge_of_the_grid(tuned):
-    found = audit(tuned(rates=(1e-3, 1e-2, 1e-1)))
-    assert [(finding.code, finding.severity) for finding in found] == [("edge-of-grid", "warning")]
-    assert "Adam uses lr=0.001, the edge of the tuned grid (0.001 to 0.1)" in found[0].sentence
+    findings = audit(tuned(rates=(1e-3, 1e-2, 1e-1)))
+    assert [(finding.code, finding.severity) for finding in findings] == [("edge-of-grid", "warning")]
+    assert "Adam uses lr=0.001, the edge of the tuned grid (0.001 to 0.1)" in findings[0].sentence
 
 
 def test_best_of_a_reported_sweep_on_its_edge(run, field):
@@ -104,17 +104,17 @@ def test_best_of_a_reported_sweep_on_its_edge(run, field):
 
     inside, edge = {0.01: 0.2, 0.1: 0.1, 1.0: 0.3}, {0.01: 0.05, 0.1: 0.1, 1.0: 0.3}
     assert codes(runs(inside)) == {"unequal-chances": "note"}
-    found = {finding.code: finding.sentence for finding in audit(runs(edge))}
-    assert found.keys() == {"unequal-chances", "edge-of-sweep"}
-    assert "the best eta shown for AdamS, 0.01, is the edge of what was tried (0.01 to 1)" in found["edge-of-sweep"]
-    ((name, entries),) = sweeps(group_runs(runs(inside))[0])
-    assert (name, [value for value, _ in entries]) == ("eta", [0.01, 0.1, 1.0])
+    sentences = {finding.code: finding.sentence for finding in audit(runs(edge))}
+    assert sentences.keys() == {"unequal-chances", "edge-of-sweep"}
+    assert "the best eta shown for AdamS, 0.01, is the edge of what was tried (0.01 to 1)" in sentences["edge-of-sweep"]
+    [sweep] = sweeps(group_runs(runs(inside))[0])
+    assert (sweep.option, [value for value, _ in sweep.points]) == ("eta", [0.01, 0.1, 1.0])
 
 
 def test_too_few_seeds_for_a_claim(field):
-    found = audit(field({"Adam": 0.0, "AdamS": -0.01}, seeds=3))
-    assert [(finding.code, finding.severity) for finding in found] == [("few-seeds", "warning")]
-    assert "3 paired seeds cannot support a claim, the smallest exact paired p is 0.25" in found[0].sentence
+    findings = audit(field({"Adam": 0.0, "AdamS": -0.01}, seeds=3))
+    assert [(finding.code, finding.severity) for finding in findings] == [("few-seeds", "warning")]
+    assert "3 paired seeds cannot support a claim, the smallest exact paired p is 0.25" in findings[0].sentence
     assert codes(field({"Adam": 0.0, "AdamS": -0.01}, seeds=6)) == {}
 
 
@@ -153,12 +153,12 @@ def test_errors_come_first(run, field):
     assert len(set(ranks)) > 1
 
 
-def test_a_metric_that_is_not_a_number_is_told(field):
+def test_a_metric_that_is_not_a_number_is_an_error(field):
     runs = field({"Adam": 0.0, "AdamS": -0.01})
     for run in runs:
         for record in run.epochs:
             record["valid_auc"] = None if run.label == "AdamS" and run.seed in (2, 5) else 0.5
-            record["valid_f1"] = None  # nobody has it
+            record["valid_f1"] = None  # no contestant has it
     [finding] = audit(runs)
     assert (finding.code, finding.severity) == ("missing-values", "error")
     assert "AdamS ended without a number for valid_auc on seeds 2, 5" in finding.sentence

@@ -1,4 +1,4 @@
-"""What is one race and one contestant: as the runs' keys say, whatever they are called."""
+"""Which runs are compared, and which belong to one contestant: as their keys say, whatever their labels."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 
 from surefoot.lab import Results, compare, fork
 from surefoot.lab.analyse.audit import audit
-from surefoot.lab.analyse.groups import TaskGroup, group_runs
+from surefoot.lab.analyse.groups import TaskGroup, group_runs, preferred
 from surefoot.lab.report.origin import commands, group_commands
 from surefoot.lab.spec.contestant import Contestant, parse_all
 from surefoot.lab.spec.task import Task
@@ -23,42 +23,42 @@ MakeTask = Callable[..., Task]
 MakeRun = Callable[..., Run]
 
 
-def labels(each: TaskGroup) -> dict[str, list[int]]:
-    return {entry.label: [run.seed for run in entry.runs] for entry in each.contestants}
+def labels(group: TaskGroup) -> dict[str, list[int]]:
+    return {contestant.label: [run.seed for run in contestant.runs] for contestant in group.contestants}
 
 
 def test_forks_that_keep_and_forks_that_start_fresh_are_two_contestants(tiny_task: MakeTask, tmp_path: Path) -> None:
     options: dict[str, Any] = {"at": 1, "seeds": 3, "epochs": 1, "out": tmp_path, "progress": False}
     for state in ("fresh", "keep"):
         fork(tiny_task(), ["adam", "adamw", "sgd"], state=state, **options)
-    [each] = group_runs(read_runs(tmp_path))
+    [group] = group_runs(read_runs(tmp_path))
     names = ["Adam state=fresh", "Adam state=kept", "AdamW state=fresh", "AdamW state=kept", "SGD"]
-    assert labels(each) == {name: [0, 1, 2] for name in names}
-    kept, fresh = map(shlex.split, group_commands(each))
+    assert labels(group) == {name: [0, 1, 2] for name in names}
+    kept, fresh = map(shlex.split, group_commands(group))
     assert kept[kept.index("--state") + 1] == "keep"
     assert [word for word in kept if word in ("adam", "adamw", "sgd")] == ["adam", "adamw", "sgd"]
     assert "--state" not in fresh
     assert [word for word in fresh if word in ("adam", "adamw", "sgd")] == ["adam", "adamw"]
 
 
-def test_forks_of_two_baselines_are_two_races(tiny_task: MakeTask, tmp_path: Path) -> None:
+def test_forks_of_two_baselines_are_two_groups(tiny_task: MakeTask, tmp_path: Path) -> None:
     options: dict[str, Any] = {"at": 1, "seeds": 2, "epochs": 1, "out": tmp_path, "progress": False}
     for lr in (0.001, 0.01):  # the label of both is Adam
         fork(tiny_task(), ["adam", "sgd:lr=0.1"], lr=lr, **options)
-    fields = group_runs(read_runs(tmp_path))
-    assert [labels(each) for each in fields] == [{"Adam": [0, 1], "SGD lr=0.1": [0, 1]}] * 2
-    assert len({each.name for each in fields}) == 2
+    groups = group_runs(read_runs(tmp_path))
+    assert [labels(group) for group in groups] == [{"Adam": [0, 1], "SGD lr=0.1": [0, 1]}] * 2
+    assert len({group.name for group in groups}) == 2
 
 
 def test_a_schedule_of_another_length_is_another_contestant(tiny_task: MakeTask, tmp_path: Path) -> None:
     options: dict[str, Any] = {"out": tmp_path, "progress": False}
     compare(tiny_task(), ["adam:schedule=cosine"], seeds=3, epochs=1, **options)
     compare(tiny_task(), ["adam:schedule=cosine"], seeds=1, epochs=2, **options)
-    [each] = group_runs(read_runs(tmp_path))
-    assert sorted(labels(each).items()) == [
+    [group] = group_runs(read_runs(tmp_path))
+    assert sorted(labels(group).items()) == [
         ("Adam schedule=cosine epochs=1", [0, 1, 2]), ("Adam schedule=cosine epochs=2", [0]),
     ]  # fmt: skip
-    lengths = {line[line.index("--epochs") + 1] for line in map(shlex.split, group_commands(each))}
+    lengths = {line[line.index("--epochs") + 1] for line in map(shlex.split, group_commands(group))}
     assert lengths == {"1", "2"}
 
 
@@ -66,15 +66,32 @@ def test_another_label_is_the_same_contestant(tiny_task: MakeTask, tmp_path: Pat
     options: dict[str, Any] = {"epochs": 1, "out": tmp_path, "progress": False}
     compare(tiny_task(), ["adam", "adams"], seeds=2, **options)
     compare(tiny_task(), ["adam:lr=0.001", "adams"], seeds=4, **options)
-    [each] = group_runs(read_runs(tmp_path))
-    assert sorted(labels(each).values()) == [[0, 1, 2, 3]] * 2
+    [group] = group_runs(read_runs(tmp_path))
+    assert sorted(labels(group).values()) == [[0, 1, 2, 3]] * 2
     assert "dropped-runs" not in {finding.code for finding in audit(read_runs(tmp_path))}
+
+
+def test_which_run_of_a_seed_is_shown(run: MakeRun) -> None:
+    early, late = ({"time": f"2026-01-0{day}T00:00:00Z"} for day in (1, 2))
+    candidates = [  # from the least preferred to the most
+        run("Adam", 3, numerics=1, epochs=9, done=2, provenance=late),
+        run("Adam", 3, numerics=1, epochs=5, provenance=early),
+        run("Adam", 3, numerics=1, epochs=7, provenance=early),
+        run("Adam", 3, numerics=1, epochs=7, provenance=late),
+        run("Adam", 3, numerics=2, epochs=7, done=1, provenance=early),
+    ]
+    other = run("Adam", 1)
+    for number in range(1, len(candidates) + 1):
+        for runs in (candidates[:number], candidates[number - 1 :: -1]):
+            shown = preferred([*runs, other])
+            assert list(shown) == [1, 3]
+            assert shown[3] is candidates[number - 1]
 
 
 def test_whole_numbers_are_numbers(run: MakeRun) -> None:
     runs = [run("Adam", 0, kwargs={"lr": 1}), run("Adam", 1, kwargs={"lr": 1.0})]
-    [each] = group_runs(runs)
-    assert labels(each) == {"Adam": [0, 1]}
+    [group] = group_runs(runs)
+    assert labels(group) == {"Adam": [0, 1]}
 
 
 def test_corrected_directions_hold_for_every_run_of_the_task(tiny_task: MakeTask, tmp_path: Path) -> None:
@@ -91,7 +108,7 @@ def test_corrected_directions_hold_for_every_run_of_the_task(tiny_task: MakeTask
     ]  # fmt: skip
 
 
-def test_runs_of_two_devices_are_told(run: MakeRun) -> None:
+def test_runs_of_two_devices_are_a_finding(run: MakeRun) -> None:
     runs = [run("Adam", seed, device=device) for seed, device in enumerate(("cpu", "cuda"))]
     assert "mixed-device" in {finding.code for finding in audit(runs)}
     assert "mixed-device" not in {finding.code for finding in audit(runs[:1])}
@@ -105,8 +122,8 @@ def test_commands_say_the_very_seeds_subset_and_rates(run: MakeRun) -> None:
         for lr in (1e-3, 1e-2)
         for seed in (0, 2, 5, 6)
     ]
-    [each] = group_runs(runs)
-    commands = [shlex.split(line) for line in group_commands(each)]
+    [group] = group_runs(runs)
+    commands = [shlex.split(line) for line in group_commands(group)]
     seeds = []
     for words in commands:
         assert [words[words.index(name) + 1] for name in ("--subset", "--subset-seed")] == ["500", "3"]
@@ -119,17 +136,20 @@ def test_commands_say_the_very_seeds_subset_and_rates(run: MakeRun) -> None:
     assert seeds == [0, 2, 5, 6]
 
 
+def without_code(run: Run) -> Run:
+    """The same run, distinct from others by its options alone."""
+    optimizer = dataclasses.replace(run.config.optimizer, code="")
+    return dataclasses.replace(run, config=dataclasses.replace(run.config, optimizer=optimizer))
+
+
 def test_no_two_contestants_have_one_label(run: MakeRun) -> None:
     options = [("Adam", 0.001, 1e-4), ("Adam", 0.1, 1e-4), ("Adam lr=0.1", 0.1, 0.0)]
     runs = [run(label, 0, kwargs={"lr": lr, "weight_decay": decay}) for label, lr, decay in options]
-    optimizers = [dataclasses.replace(one.config.optimizer, code="") for one in runs]
-    configs = [dataclasses.replace(one.config, optimizer=optimizer) for one, optimizer in zip(runs, optimizers)]
-    runs = [dataclasses.replace(one, config=config) for one, config in zip(runs, configs)]
-    [each] = group_runs(runs)
-    assert list(labels(each)) == ["Adam lr=0.001", "Adam lr=0.1 weight_decay=0.0001", "Adam lr=0.1 weight_decay=0.0"]
+    [group] = group_runs(map(without_code, runs))
+    assert list(labels(group)) == ["Adam lr=0.001", "Adam lr=0.1 weight_decay=0.0001", "Adam lr=0.1 weight_decay=0.0"]
     same = [run("Adam", 0, kwargs={"lr": 0.1}, optimizer=f"mine.{name}") for name in ("A", "B")]
-    [each] = group_runs(same)
-    assert list(labels(each)) == ["Adam #1", "Adam #2"]
+    [group] = group_runs(same)
+    assert list(labels(group)) == ["Adam #1", "Adam #2"]
 
 
 def test_commands_name_classes_that_were_given_as_such(tiny_task: MakeTask, tmp_path: Path) -> None:
@@ -138,12 +158,12 @@ def test_commands_name_classes_that_were_given_as_such(tiny_task: MakeTask, tmp_
 
     given = Contestant.create("my own", torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "schedule": "cosine"})
     options: dict[str, Any] = {"seeds": 1, "epochs": 1, "progress": False}
-    found = compare("digits-lr", ["adam", given], out=tmp_path / "one", **options)
-    [command] = group_commands(group_runs(found.runs)[0])
+    results = compare("digits-lr", ["adam", given], out=tmp_path / "one", **options)
+    [command] = group_commands(group_runs(results.runs)[0])
     words = shlex.split(command)
     specs = [after for word, after in itertools.pairwise(words) if word == "-o"]
     assert specs == ["adam", "torch.optim.SGD:lr=0.1,momentum=0.9,schedule=cosine"]
     assert Contestant.parse(specs[1]).kwargs == given.kwargs
-    assert "of your own is named by its file" not in commands(group_runs(found.runs))[1]
+    assert "of your own is named by its file" not in commands(group_runs(results.runs))[1]
     local = compare("digits-lr", ["adam", Mine], out=tmp_path / "two", **options)
     assert "of your own is named by its file" in commands(group_runs(local.runs))[1]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from surefoot.lab.analyse.groups import (
@@ -112,35 +112,30 @@ class Comparison:
     def record(self) -> dict[str, Any]:
         """Everything as one flat row, for a table of all comparisons."""
         low, high = self.interval or (None, None)
-        time = self.target.median if self.target and self.target.median else (None, None, None)
+        steps, epochs, seconds = (self.target and self.target.median) or (None, None, None)
         return {
             "task": self.task,
             "metric": self.metric,
             "label": self.label,
             "is_baseline": self.is_baseline,
             "higher_is_better": self.higher_is_better,
-            "n": self.values.n,
-            "mean": self.values.mean,
-            "std": self.values.std,
-            "runs": self.counts.runs,
-            "diverged": self.counts.diverged,
-            "unfinished": self.counts.unfinished,
-            "failed": self.counts.failed,
+            **asdict(self.values),
+            **asdict(self.counts),
             "pairs": self.pairs,
             "difference": self.difference,
             "low": low,
             "high": high,
-            "p_t": self.paired.p_t if self.paired else None,
-            "p_exact": self.paired.p_exact if self.paired else None,
+            "p_t": self.paired and self.paired.p_t,
+            "p_exact": self.paired and self.paired.p_exact,
             "p_holm": self.p_holm,
             "family": self.family,
             "outcome": self.verdict.outcome.value,
             "verdict": self.verdict.sentence,
-            "target": self.target.value if self.target else None,
+            "target": self.target and self.target.value,
             "reached": self.target.reached if self.target else 0,
-            "steps_to_target": time[0],
-            "epochs_to_target": time[1],
-            "seconds_to_target": time[2],
+            "steps_to_target": steps,
+            "epochs_to_target": epochs,
+            "seconds_to_target": seconds,
             "epoch": self.epoch,
         }
 
@@ -255,26 +250,24 @@ def _compare(group: TaskGroup, metric: str, target: float | None, epoch: int | N
 
 def _with_verdicts(family: Sequence[Comparison]) -> list[Comparison]:
     """The comparisons of one metric with Holm's correction and their verdicts."""
-    p_values = [comparison.paired.p_t if comparison.paired else None for comparison in family]
+    p_values = [row.paired.p_t if row.paired else None for row in family]
     size = sum(p is not None for p in p_values)
-    sides = {
-        (comparison.task, comparison.label): Side(comparison.label, comparison.counts.runs, comparison.counts.diverged)
-        for comparison in family
-    }
+    sides = {(row.task, row.label): Side(row.label, row.counts.runs, row.counts.diverged) for row in family}
     decided = []
-    for comparison, p_holm, level in zip(family, holm(p_values), holm_levels(p_values)):
-        if comparison.paired is not None:
-            verdict = decide(
-                comparison.paired,
-                p_holm,
-                contestant=sides[comparison.task, comparison.label],
-                baseline=sides[comparison.task, comparison.baseline],
-                higher_is_better=comparison.higher_is_better,
-                level=level,
-                epoch=comparison.epoch,
-            )
-            comparison = replace(comparison, p_holm=p_holm, family=size, verdict=verdict)
-        decided.append(comparison)
+    for row, p_holm, level in zip(family, holm(p_values), holm_levels(p_values)):
+        if row.paired is None:
+            decided.append(row)
+            continue
+        verdict = decide(
+            row.paired,
+            p_holm,
+            contestant=sides[row.task, row.label],
+            baseline=sides[row.task, row.baseline],
+            higher_is_better=row.higher_is_better,
+            level=level,
+            epoch=row.epoch,
+        )
+        decided.append(replace(row, p_holm=p_holm, family=size, verdict=verdict))
     return decided
 
 

@@ -7,6 +7,7 @@ exact permutation test visits all sign patterns one by one: these three are here
 from __future__ import annotations
 
 import bisect
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -150,10 +151,7 @@ def fewest_seeds(level: float = LEVEL) -> int:
     >>> fewest_seeds()
     6
     """
-    n = 1
-    while smallest_exact_p(n) >= level:
-        n += 1
-    return n
+    return next(n for n in itertools.count(1) if smallest_exact_p(n) < level)
 
 
 def holm(p_values: Sequence[float | None]) -> list[float | None]:
