@@ -43,7 +43,6 @@ ORDER = list(ROOMS)
 KNOWN = {
     "lab.spec.task -> lab.spec.user_tasks",
     "lab.spec.task_code -> lab.run.trainer",
-    "lab.tune.result -> lab.tune.report_sections",
 }
 
 

@@ -18,7 +18,7 @@ from surefoot.lab import compare
 from surefoot.lab.spec.task import Task
 from surefoot.lab.store import read_runs
 from surefoot.lab.tune import Tuning, tune
-from surefoot.lab.tune.objective import rungs_of
+from surefoot.lab.tune.search import Search, rungs_of
 from surefoot.lab.tune.space import STARTUP, Grid, Range, Space, parse_values
 from surefoot.lab.tune.study import ATTEMPTS, Studies
 
@@ -208,28 +208,32 @@ def test_a_trial_whose_worker_died_is_taken_up_and_counted_once(
     tiny_task: MakeTask, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options: dict[str, Any] = {"space": {"lr": "1e-3:1"}, "trials": 2, "storage": f"{kind}{tmp_path / 'list'}"}
-    monkeypatch.setattr("surefoot.lab.tune.work", lambda job, *rest, **more: jobs.append(job))
-    jobs: list[Any] = []
+    searches: list[Search] = []
+    monkeypatch.setattr(Search, "run", lambda search, *rest: searches.append(search))
     search(tiny_task(), ["adams"], tmp_path, **options)  # fills the study, computes nothing
-    [plan] = jobs[0].plans
+    [plan] = searches[0].plans
 
     def die() -> None:
         studies = Studies(options["storage"])
         with studies.locks.live() as worker:
-            studies.take([plan], worker)
+            studies.claim([plan], worker)
             os._exit(9)
 
     for _ in range(ATTEMPTS - 1):
         in_child(die)
     studies = Studies(options["storage"])
     with studies.locks.live() as worker:
-        [taken], elsewhere = studies.take([plan], worker)
-        assert not elsewhere
-        [second], elsewhere = studies.take([plan], worker)
-        assert elsewhere
-        assert {taken.slot, second.slot} == {0, 1}
-        assert [one.options for one in (taken, second)] == [plan.space.setting(one.slot) for one in (taken, second)]
-        assert studies.take([plan], worker) == ([], True)  # both are computed by a living worker
+        first, others_run = studies.claim([plan], worker)
+        assert not others_run
+        second, others_run = studies.claim([plan], worker)
+        assert others_run
+        assert first is not None
+        assert second is not None
+        assert {first.slot, second.slot} == {0, 1}
+        assert [trial.options for trial in (first, second)] == [
+            plan.space.setting(trial.slot) for trial in (first, second)
+        ]
+        assert studies.claim([plan], worker) == (None, True)  # both are computed by a living worker
     monkeypatch.undo()
     found = search(tiny_task(), ["adams"], tmp_path, **options)
     assert sorted(one.slot for one in found.studies[0].trials) == [0, 1]

@@ -13,12 +13,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from surefoot.lab.store import read_metrics, read_runs
+from surefoot.lab.run.pool import OnEvent, Outcome, Pool, Processes, RunJob
+from surefoot.lab.store import StoreError, read_metrics, read_runs
 from surefoot.lab.tune import tune
 
 optuna = pytest.importorskip("optuna", reason="Optuna is not installed; pip install 'surefoot[tune]'")
@@ -175,3 +177,79 @@ def test_workers_share_a_grid_and_take_up_what_a_killed_one_left(storage: str, t
     assert {one.user_attrs["slot"]: one.value for one in done} == {
         one.slot: one.value for one in alone.studies[0].trials
     }
+
+
+DEADLY = """
+import os, signal
+from pathlib import Path
+import torch
+
+class Deadly(torch.optim.SGD):
+    def step(self, closure=None):
+        first = Path(os.environ["MARKER"])
+        if self.param_groups[0]["lr"] == 0.5 or (self.param_groups[0]["lr"] == 0.25 and not first.exists()):
+            first.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.param_groups[0]["lr"] == 0.75:
+            raise ArithmeticError("too fast")
+        return super().step(closure)
+"""
+
+
+@pytest.mark.timeout(300)
+def test_a_process_that_dies_costs_its_trial_an_attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, optimizer, out = tmp_path / "my_task.py", tmp_path / "deadly.py", tmp_path / "runs"
+    path.write_text(TASK)
+    optimizer.write_text(DEADLY)
+    monkeypatch.setenv("MARKER", str(tmp_path / "marker"))
+    found = tune(
+        str(path),
+        [f"{optimizer}:Deadly"],
+        space={"lr": "0.125,0.25,0.5,0.75"},
+        seeds=2,
+        epochs=2,
+        out=out,
+        jobs=2,
+        progress=False,
+    )
+    attempts = {
+        lr: [
+            trial.user_attrs["attempt"] for trial in trials(f"sqlite:///{out / 'tune.db'}") if trial.params["lr"] == lr
+        ]
+        for lr in (0.125, 0.25, 0.5, 0.75)
+    }
+    assert attempts == {0.125: [1], 0.25: [1, 2], 0.5: [1, 2, 3], 0.75: [1]}
+    assert sorted(trial.options["lr"] for trial in found.studies[0].trials) == [0.125, 0.25]
+    assert sorted(message for _, message in found.failures) == [
+        "ArithmeticError: too fast",
+        "its worker process ended by signal SIGKILL; is there enough memory?",
+    ]
+
+
+def test_an_error_of_the_search_ends_all_its_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "my_task.py"
+    path.write_text(TASK)
+    computed: list[RunJob] = []
+
+    class Full(Processes):
+        """A pool that finds the disk full with its second job."""
+
+        def submit(self, job: RunJob) -> Future[Outcome]:
+            computed.append(job)
+            if len(computed) < 2:
+                return super().submit(job)
+            future = Future[Outcome]()
+            future.set_result(Outcome("failed", "no space left", fatal=True))
+            return future
+
+    def full(on_event: OnEvent) -> Pool:
+        monkeypatch.setenv("PAUSE", "1000")  # no run ends by itself
+        return Full(on_event, jobs=2)
+
+    options: dict[str, Any] = {"space": {"lr": "0.1,0.2,0.3"}, "seeds": 1, "epochs": 1, "out": tmp_path, "jobs": 2}
+    with pytest.raises(StoreError, match="no space left"):
+        tune(str(path), ["sgd"], executor=full, progress=False, **options)
+    states = sorted(trial.state.name for trial in trials(f"sqlite:///{tmp_path / 'tune.db'}"))
+    assert states == ["RUNNING", "RUNNING", "WAITING"]  # the next command takes them up
+    monkeypatch.delenv("PAUSE")
+    assert tune(str(path), ["sgd"], progress=False, **options).ok

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,19 +14,16 @@ import torch
 
 from surefoot._extras import require
 from surefoot.lab.analyse.groups import higher_is_better
-from surefoot.lab.analyse.verdicts import number
 from surefoot.lab.experiments import Setup, check_device, prepare
-from surefoot.lab.report.tables import metric_name
-from surefoot.lab.run.pool import MakePool
+from surefoot.lab.run.pool import Event, InProcess, MakePool, Processes
 from surefoot.lab.spec.config import Purpose
 from surefoot.lab.spec.contestant import Contestant, accepted_options
 from surefoot.lab.spec.task import Task
 from surefoot.lab.store import read_runs
-from surefoot.lab.tune.objective import Ended, rungs_of
-from surefoot.lab.tune.result import StudyResult, TrialResult, Tuning, compare_command, read_study
+from surefoot.lab.tune.result import Tuning, compare_command
+from surefoot.lab.tune.search import OnTrial, Search, TrialOutcome, rungs_of
 from surefoot.lab.tune.space import DEFAULT_SPACE, Grid, Range, Space, budget_of, parse_values
-from surefoot.lab.tune.study import Plan, Studies, storage_errors
-from surefoot.lab.tune.worker import Job, in_processes, work
+from surefoot.lab.tune.study import Studies, StudyResult, TrialResult, TuningPlan, storage_errors
 
 __all__ = ["Grid", "Range", "StudyResult", "TrialResult", "Tuning", "tune"]
 
@@ -69,8 +67,9 @@ def tune(
         out: Folder of the run folders.
         storage: Where the trials are listed: sqlite:///file.db (by default tune.db in `out`), postgresql://...,
             journal:file.
-        jobs: Worker processes. More workers, also on other machines: start the same command again there.
-        executor: Where to compute the runs instead, `jobs` trials at a time.
+        jobs: Trials computed at once, and worker processes for their runs. More workers, also on other machines: start
+            the same command again there.
+        executor: Makes the pool that computes the runs instead.
         overrides: Options of the task: batch_size, dropout, subset, ...
 
     >>> import tempfile
@@ -104,17 +103,15 @@ def tune(
     if storage is None:
         out.mkdir(parents=True, exist_ok=True)
         storage = f"sqlite:///{out / 'tune.db'}"
-    job = Job(setup.checked_source, plans, storage, out, jobs, threads, device)
+    if executor is None:
+        executor = partial(Processes, jobs=jobs, threads=threads) if jobs > 1 else InProcess
     with storage_errors():
         studies = Studies(storage)
         studies.fill(plans)
-        on_end = _teller(studies, plans) if progress else _silent
-        if executor is not None or jobs == 1:
-            here = replace(job, source=replace(setup.source, task=setup.task))
-            work(here, on_end, executor=executor, studies=studies)
-        else:
-            in_processes(job, on_end)
-        found = [read_study(studies, plan) for plan in plans]
+        on_trial = _make_printer(studies, plans) if progress else _ignore
+        search = Search(plans, storage, setup.checked_source, out, jobs, on_trial)
+        search.run(executor(_ignore), studies)
+        results = [studies.result(plan) for plan in plans]
     flags: dict[str, Any] = {
         "weight_decay": weight_decay,
         "out": out,
@@ -124,7 +121,7 @@ def tune(
         "data_dir": data_dir,
         **overrides,
     }
-    return Tuning(found, notes, compare_command(setup.source.spec, found, setup.seeds, epochs, flags))
+    return Tuning(results, notes, compare_command(setup.source.spec, results, setup.seeds, epochs, flags))
 
 
 def make_plans(
@@ -134,7 +131,7 @@ def make_plans(
     epochs: int,
     metric: str,
     prune: bool,
-) -> tuple[tuple[Plan, ...], list[str]]:
+) -> tuple[tuple[TuningPlan, ...], list[str]]:
     """The plan of every optimizer, and what to say about spaces and budgets."""
     options = {
         name: parse_values(name, values) if isinstance(values, str) else values for name, values in space.items()
@@ -168,7 +165,7 @@ def make_plans(
         if prune and contestant.schedule is not None:
             about.append(f"{contestant.label} has a schedule: its trials are not stopped early.")
         template = setup.config(contestant, setup.seeds[0], epochs, purpose=Purpose.TUNING, position=position)
-        plan = Plan(
+        plan = TuningPlan(
             name="",
             contestant=contestant,
             template=template,
@@ -183,7 +180,7 @@ def make_plans(
     return tuple(plans), [*notes, *about]
 
 
-def _study_name(plan: Plan) -> str:
+def _study_name(plan: TuningPlan) -> str:
     """A name that says in its hash everything that decides the value of a trial; the budget may grow."""
     what = {
         "run": {**plan.template.identity(), "seed": None},
@@ -217,28 +214,12 @@ def _check_seeds(setup: Setup, out: Path) -> None:
         )
 
 
-def _teller(studies: Studies, plans: Sequence[Plan]) -> Callable[[Ended], None]:
-    """Prints a line per trial, to the error stream."""
-    console = require("rich.console", extra="lab").Console(stderr=True)
-    total = sum(plan.budget for plan in plans)
-    done = sum(len(read_study(studies, plan).trials) for plan in plans)
-    if done:
-        console.print(f"{done} of {total} trials were there already", highlight=False)
-    metric = metric_name(plans[0].metric)
+def _make_printer(studies: Studies, plans: Sequence[TuningPlan]) -> OnTrial:
+    from surefoot.lab.tune.report import trial_printer
 
-    def tell(ended: Ended) -> None:
-        nonlocal done
-        done += ended.state != "failed"
-        what = {
-            "done": f"{metric} {number(ended.value)}",
-            "pruned": f"{metric} {number(ended.value)}, stopped early",
-            "diverged": "diverged",
-            "failed": f"failed: {ended.message}",
-        }[ended.state]
-        console.print(f"[{done}/{total}] {ended.label}: {what}", markup=False, highlight=False, soft_wrap=True)
-
-    return tell
+    done = sum(len(studies.result(plan).trials) for plan in plans)
+    return trial_printer(plans[0].metric, done, total=sum(plan.budget for plan in plans))
 
 
-def _silent(ended: Ended) -> None:
+def _ignore(what: Event | TrialOutcome) -> None:
     return None

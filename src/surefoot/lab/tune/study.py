@@ -1,15 +1,16 @@
 """Studies: one per task, optimizer and space, in a storage of the user's choice, with every trial counted once.
 
-All trials of a budget are put into the study at its start, as waiting slots; a worker takes the next waiting one.
+All trials of a budget are put into the study at its start, as waiting slots; a worker claims the next one.
 So the budget is kept exactly by any number of workers, and a grid's point is tried once. What changes the list of
-trials (filling, taking, taking up what a killed worker left) happens under one lock.
+trials (filling, claiming, queueing again what a killed worker left) happens under one lock.
 """
 
 from __future__ import annotations
 
 import hashlib
+import math
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,14 +26,14 @@ if TYPE_CHECKING:
     from optuna import Study, Trial
     from optuna.trial import FrozenTrial
 
-#: A trial whose worker died so often in one command has killed them itself, most likely.
+#: After so many deaths of its worker in one command a trial fails: most likely it kills them itself.
 ATTEMPTS = 3
 #: Finished trials that the sampler and the pruner want to see before they judge.
 ENOUGH = 5
 
 
 @dataclass(frozen=True)
-class Plan:
+class TuningPlan:
     """The tuning of one optimizer.
 
     Args:
@@ -58,13 +59,60 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Taken:
+class ClaimedTrial:
     """A trial that this worker computes now."""
 
-    plan: Plan
+    plan: TuningPlan
     trial: Trial
     slot: int
     options: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class TrialResult:
+    """One setting: its value (infinite when a seed diverged), "done", "pruned" or "diverged", and epochs trained."""
+
+    slot: int
+    options: Mapping[str, Any]
+    value: float
+    state: str
+    epochs: int
+
+
+@dataclass(frozen=True)
+class StudyResult:
+    """The trials of one optimizer, in the order in which they ended; `failures` by slot."""
+
+    plan: TuningPlan
+    trials: list[TrialResult]
+    failures: dict[int, str]
+
+    @property
+    def best(self) -> TrialResult | None:
+        """The best setting that was trained to the end; None when every one diverged."""
+        complete = [trial for trial in self.trials if trial.state == "done"]
+        sign = -1 if self.plan.maximize else 1
+        return min(complete, key=lambda trial: (sign * trial.value, trial.slot), default=None)
+
+    @property
+    def edges(self) -> list[str]:
+        """Options whose best value lies on the edge of what was tried."""
+        return self.plan.space.on_edge(self.best.options) if self.best else []
+
+    @property
+    def epochs(self) -> int:
+        return sum(trial.epochs for trial in self.trials)
+
+    def of(self, state: str) -> int:
+        """How many trials ended in this state."""
+        return sum(trial.state == state for trial in self.trials)
+
+    def edge_note(self) -> str:
+        """The warning about the edge, or ''."""
+        words = [f"{name} (tried {self.plan.space.options[name]})" for name in self.edges]
+        if not words:
+            return ""
+        return f"{self.plan.label}: the best {' and '.join(words)} is on the edge; a better one may lie beyond it."
 
 
 class Studies:
@@ -77,13 +125,14 @@ class Studies:
     def __init__(self, url: str) -> None:
         self._optuna = require("optuna", extra="tune")
         self._optuna.logging.set_verbosity(self._optuna.logging.WARNING)
+        self._states = self._optuna.trial.TrialState
         self.locks: Locks
         self.locks, make = _backend(url)
         with self.locks.hold():  # two processes must not create the tables at once
             self._storage = make()
 
-    def fill(self, plans: Sequence[Plan]) -> None:
-        """Put every slot of the budgets into its study that is not there or failed; finishes a half-done filling."""
+    def fill(self, plans: Sequence[TuningPlan]) -> None:
+        """Queue every slot of the budgets that is missing or failed; finishes an interrupted filling."""
         with self.locks.hold():
             for plan in plans:
                 study = self._optuna.create_study(
@@ -93,49 +142,77 @@ class Studies:
                     load_if_exists=True,
                 )
                 trials = self._current(study, plan)
-                there = {_slot(one) for one in trials if one.state.name != "FAIL"}
+                present = {_slot(trial) for trial in trials if trial.state != self._states.FAIL}
                 for slot in range(plan.budget):
-                    if slot not in there:
-                        failed = [one.params for one in trials if _slot(one) == slot and one.params]
+                    if slot not in present:
+                        failed = [trial.params for trial in trials if _slot(trial) == slot and trial.params]
                         setting = failed[-1] if failed else plan.space.setting(slot)
                         study.enqueue_trial(setting, user_attrs={"slot": slot, "attempt": 1})
 
-    def take(self, plans: Sequence[Plan], worker: str, most: int = 1) -> tuple[list[Taken], bool]:
-        """Take waiting trials, of the study that is furthest behind; and tell whether others are computed elsewhere."""
-        taken: list[Taken] = []
+    def claim(self, plans: Sequence[TuningPlan], worker: str) -> tuple[ClaimedTrial | None, bool]:
+        """Take a waiting trial, of the study that is furthest behind; and whether other trials are being computed."""
+        waiting: dict[tuple[int, int], tuple[TuningPlan, list[FrozenTrial]]] = {}
+        others_run = False
         with self.locks.hold():
-            while len(taken) < most:
-                waiting = {}
-                elsewhere = False
-                for place, plan in enumerate(plans):
-                    trials = self._current(self._load(plan), plan)
-                    states = [one.state.name for one in trials]
-                    if "WAITING" in states:
-                        waiting[len(states) - states.count("WAITING") - states.count("FAIL"), place] = plan, trials
-                    ours = sum(one.plan is plan for one in taken)
-                    elsewhere = elsewhere or states.count("RUNNING") > ours
-                if not waiting:
-                    break
-                taken.append(self._ask(*waiting[min(waiting)], worker))
-        return taken, elsewhere
+            for position, plan in enumerate(plans):
+                trials = self._current(self._load(plan), plan)
+                states = [trial.state.name for trial in trials]
+                others_run = others_run or "RUNNING" in states
+                if "WAITING" in states:
+                    begun = len(states) - states.count("WAITING") - states.count("FAIL")
+                    waiting[begun, position] = plan, trials
+            claimed = self._ask(*waiting[min(waiting)], worker) if waiting else None
+        return claimed, others_run
 
-    def tell(self, taken: Taken, value: float | None, *, pruned: bool = False) -> None:
-        """End a trial: with its value, as pruned, or as failed when there is neither."""
-        states = self._optuna.trial.TrialState
-        state = states.PRUNED if pruned else states.FAIL if value is None else states.COMPLETE
-        # A worker that was cut off from the server was given up: its trial is another's by now.
-        self._load(taken.plan).tell(taken.trial, value if state == states.COMPLETE else None, state, True)
+    def complete(self, claimed: ClaimedTrial, value: float) -> None:
+        """End a trial with its value."""
+        self._load(claimed.plan).tell(claimed.trial, value, self._states.COMPLETE, True)
 
-    def trials(self, plan: Plan) -> list[FrozenTrial]:
-        """The trials of a study, with copies of nothing."""
-        return self._load(plan).get_trials(deepcopy=False)
+    def prune(self, claimed: ClaimedTrial) -> None:
+        """End a trial that was stopped early."""
+        self._load(claimed.plan).tell(claimed.trial, None, self._states.PRUNED, True)
+
+    def fail(self, claimed: ClaimedTrial, message: str, *, retry: bool) -> bool:
+        """End a trial without a value; with `retry` it is queued again, unless it had all its attempts.
+
+        Returns whether it was queued.
+        """
+        with self.locks.hold():
+            claimed.trial.set_user_attr("error", message)
+            study = self._load(claimed.plan)
+            if retry:
+                return self._retry(study, claimed.plan, claimed.trial)
+            study.tell(claimed.trial, None, self._states.FAIL, True)
+        return False
+
+    def result(self, plan: TuningPlan) -> StudyResult:
+        """What each slot of a study's budget came to."""
+        trials: list[TrialResult] = []
+        failures: dict[int, str] = {}
+        recorded = self._load(plan).get_trials(deepcopy=False)
+        for trial in sorted(recorded, key=lambda trial: (str(trial.datetime_complete or ""), trial.number)):
+            slot = _slot(trial)
+            if not 0 <= slot < plan.budget:  # of a larger budget that was asked for before
+                continue
+            if trial.state == self._states.FAIL:
+                failures[slot] = trial.user_attrs.get("error", "its worker process died again and again")
+            elif trial.state.is_finished():
+                trials.append(self._trial_result(trial))
+        ended = {trial.slot for trial in trials}
+        return StudyResult(plan, trials, {slot: error for slot, error in failures.items() if slot not in ended})
+
+    def _trial_result(self, trial: FrozenTrial) -> TrialResult:
+        diverged = trial.value is not None and math.isinf(trial.value)
+        state = "pruned" if trial.state == self._states.PRUNED else "diverged" if diverged else "done"
+        options = trial.user_attrs.get("options", trial.params)
+        return TrialResult(_slot(trial), options, float(trial.value or 0.0), state, trial.user_attrs.get("epochs", 0))
 
     @property
     def given_up(self) -> type[Exception]:
-        """What a worker gets that goes on with a trial it was cut off from."""
+        """Raised for a trial that another worker has, because this one was cut off from the server for a while."""
         return self._optuna.exceptions.UpdateFinishedTrialError
 
-    def _load(self, plan: Plan, sampler: Any = None) -> Study:
+    def _load(self, plan: TuningPlan, sampler: Any = None) -> Study:
         pruner = (
             self._optuna.pruners.MedianPruner(n_startup_trials=ENOUGH)
             if len(plan.rungs) > 1
@@ -148,8 +225,8 @@ class Studies:
             pruner=pruner,
         )
 
-    def _ask(self, plan: Plan, trials: Sequence[FrozenTrial], worker: str) -> Taken:
-        slot = _slot(next(one for one in trials if one.state.name == "WAITING"))
+    def _ask(self, plan: TuningPlan, trials: Sequence[FrozenTrial], worker: str) -> ClaimedTrial:
+        slot = _slot(next(trial for trial in trials if trial.state == self._states.WAITING))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             # Another seed for every slot, and the same one for a slot whoever takes it.
@@ -158,27 +235,31 @@ class Studies:
             trial = self._load(plan, sampler).ask(plan.space.distributions())
         trial.set_user_attr("worker", worker)
         options = plan.space.rounded(trial.params)
-        if options in [one.user_attrs.get("options") for one in trials if _slot(one) != slot]:
+        if options in [other.user_attrs.get("options") for other in trials if _slot(other) != slot]:
             options = dict(trial.params)
         trial.set_user_attr("options", options)
-        return Taken(plan, trial, slot, options)
+        return ClaimedTrial(plan, trial, slot, options)
 
-    def _current(self, study: Study, plan: Plan) -> list[FrozenTrial]:
-        """The trials; one whose worker died gets another chance with its setting, its runs go on from checkpoints."""
+    def _current(self, study: Study, plan: TuningPlan) -> list[FrozenTrial]:
+        """The trials; those whose worker died are queued again first, and their runs go on from checkpoints."""
         trials = study.get_trials(deepcopy=False)
-        lost = []
-        for one in trials:
-            if one.state.name == "RUNNING":
-                worker = one.user_attrs.get("worker")  # none: it was killed right after it took the trial
-                if worker is None or not self.locks.is_alive(worker):
-                    lost.append(one)
-        for one in lost:
-            study.tell(one.number, state=self._optuna.trial.TrialState.FAIL)
-            attempt = one.user_attrs.get("attempt", 1) + 1
-            if attempt <= ATTEMPTS:
-                setting = one.params or plan.space.setting(_slot(one))
-                study.enqueue_trial(setting, user_attrs={"slot": _slot(one), "attempt": attempt})
+        lost = [trial for trial in trials if trial.state == self._states.RUNNING and not self._has_worker(trial)]
+        for trial in lost:
+            self._retry(study, plan, trial)
         return study.get_trials(deepcopy=False) if lost else trials
+
+    def _has_worker(self, trial: FrozenTrial) -> bool:
+        worker = trial.user_attrs.get("worker")  # none: it was killed right after it took the trial
+        return worker is not None and self.locks.is_alive(worker)
+
+    def _retry(self, study: Study, plan: TuningPlan, trial: Trial | FrozenTrial) -> bool:
+        """Fail a trial whose process died and queue its setting again, unless it had all its attempts."""
+        study.tell(trial.number, state=self._states.FAIL)
+        slot, attempt = _slot(trial), trial.user_attrs.get("attempt", 1) + 1
+        if attempt > ATTEMPTS:
+            return False
+        study.enqueue_trial(trial.params or plan.space.setting(slot), user_attrs={"slot": slot, "attempt": attempt})
+        return True
 
 
 @contextmanager
@@ -195,7 +276,7 @@ def storage_errors() -> Iterator[None]:
         ) from error
 
 
-def _slot(trial: FrozenTrial) -> int:
+def _slot(trial: Trial | FrozenTrial) -> int:
     return int(trial.user_attrs.get("slot", -1))
 
 

@@ -1,0 +1,273 @@
+"""What a search found, for readers: lines while it goes on, the table of best settings, and the page with figures."""
+
+from __future__ import annotations
+
+import math
+import shlex
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from surefoot._extras import require
+from surefoot.lab.analyse.verdicts import count, number
+from surefoot.lab.report import ReportContext, Section, write_page
+from surefoot.lab.report.context import Commands, Content, Table, TableRow, Text
+from surefoot.lab.report.figures import Axis, Line, Markers, Panel
+from surefoot.lab.report.tables import metric_name
+from surefoot.lab.tune.search import OnTrial, TrialOutcome
+from surefoot.lab.tune.space import Grid, Range
+from surefoot.lab.tune.study import StudyResult
+
+
+def trial_printer(metric: str, done: int, total: int) -> OnTrial:
+    """Prints a line for each trial that ends, to the error stream; `done` of `total` had ended before."""
+    console = require("rich.console", extra="lab").Console(stderr=True)
+    if done:
+        console.print(f"{done} of {total} trials were there already", highlight=False)
+    lock = threading.Lock()
+
+    def print_trial(outcome: TrialOutcome) -> None:
+        nonlocal done
+        value = f"{metric_name(metric)} {number(outcome.value)}"
+        text = {
+            "done": value,
+            "pruned": f"{value}, stopped early",
+            "diverged": "diverged",
+            "failed": f"failed: {outcome.message}",
+            "queued again": f"{outcome.message}; it is tried again",
+        }[outcome.state]
+        with lock:
+            done += outcome.state in ("done", "pruned", "diverged")
+            console.print(f"[{done}/{total}] {outcome.label}: {text}", markup=False, highlight=False, soft_wrap=True)
+
+    return print_trial
+
+
+def print_tuning(studies: Sequence[StudyResult], notes: Sequence[str], command: Sequence[str]) -> None:
+    """Print the table, what to know about it, and the command that follows."""
+    table = require("rich.table", extra="lab").Table(title="Best settings", title_justify="left")
+    for name in table_header(studies):
+        table.add_column(name)
+    for row in table_rows(studies):
+        table.add_row(*row)
+    console = require("rich.console", extra="lab").Console()
+    console.print(table)
+    for note in [*notes, *warnings(studies)]:
+        console.print(f"note: {note}", markup=False, highlight=False, soft_wrap=True)
+    if command:
+        console.print("\nCompare them on seeds that tuning has not seen:")
+        console.print(shlex.join(command), markup=False, highlight=False, soft_wrap=True)
+
+
+def table_header(studies: Sequence[StudyResult]) -> list[str]:
+    """The names of the table's columns."""
+    plan = studies[0].plan
+    metric = f"{metric_name(plan.metric)} (mean of {count(len(plan.seeds), 'seed')})"
+    return ["optimizer", "best setting", metric, "trials", "epochs trained"]
+
+
+def table_rows(studies: Sequence[StudyResult]) -> list[list[str]]:
+    """The table: optimizer, best setting, its value, trials, epochs trained."""
+    return [
+        [
+            study.plan.label,
+            settings_of(study.best.options) + (" (edge)" if study.edges else "") if study.best else "–",
+            number(study.best.value) if study.best else "–",
+            _trial_counts(study),
+            str(study.epochs),
+        ]
+        for study in studies
+    ]
+
+
+def _trial_counts(study: StudyResult) -> str:
+    parts = [f"{number} {state}" for state in ("pruned", "diverged") if (number := study.of(state))]
+    if study.failures:
+        parts.append(f"{len(study.failures)} failed")
+    return f"{len(study.trials)} of {study.plan.budget}" + (f" ({', '.join(parts)})" if parts else "")
+
+
+def warnings(studies: Sequence[StudyResult]) -> list[str]:
+    """Best values on the edge of what was tried, and optimizers without any."""
+    edges = [note for study in studies if (note := study.edge_note())]
+    nothing = [
+        f"{study.plan.label}: no setting was trained to the end ({count(study.of('diverged'), 'trial')} diverged)."
+        for study in studies
+        if study.best is None
+    ]
+    return [*edges, *nothing]
+
+
+def settings_of(options: Mapping[str, Any]) -> str:
+    """A setting in a few words.
+
+    >>> settings_of({"eta": 1e-05, "lr": 0.001})
+    'eta=1e-05 lr=0.001'
+    """
+    return " ".join(
+        f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}" for name, value in options.items()
+    )
+
+
+def write_tuning_report(
+    path: Path, studies: Sequence[StudyResult], notes: Sequence[str], commands: Sequence[str]
+) -> Path:
+    """Write the report of a search as one HTML file that needs no network."""
+    plan = studies[0].plan
+    subtitle = " · ".join(
+        [
+            count(len(studies), "optimizer"),
+            _budgets([study.plan.budget for study in studies]),
+            f"{count(len(plan.seeds), 'seed')} each",
+            count(plan.rungs[-1], "epoch"),
+        ]
+    )
+    title = f"Tuning on {plan.template.task.name}"
+    return write_page(path, ReportContext(title, subtitle, tuning_sections(studies, notes, commands)))
+
+
+def _budgets(settings: Sequence[int]) -> str:
+    """How many settings were to be tried.
+
+    >>> _budgets([1, 1]), _budgets([1, 20])
+    ('1 setting each', '1 to 20 settings each')
+    """
+    least, most = min(settings), max(settings)
+    return f"{count(most, 'setting')} each" if least == most else f"{least} to {most} settings each"
+
+
+def tuning_sections(studies: Sequence[StudyResult], notes: Sequence[str], commands: Sequence[str]) -> list[Section]:
+    """The sections of the report, in order."""
+    sections = [
+        Section("Best settings", _lead(studies), _best_settings(studies, notes)),
+        Section(
+            "Sensitivity",
+            "The value of every setting against each option: a flat valley is easy to tune, a narrow one is not.",
+            panels=sensitivity(studies),
+        ),
+        Section(
+            "Best so far against budget",
+            "The best value found after so much training, all seeds and pruned trials counted: what a search of any "
+            "smaller budget would have found.",
+            panels=[best_so_far(studies)],
+        ),
+    ]
+    if commands:
+        lead = "This search again, and the comparison on fresh seeds."
+        sections.append(Section("How to go on", lead, [Commands(commands)]))
+    return sections
+
+
+def sensitivity(studies: Sequence[StudyResult]) -> list[Panel]:
+    """Value against each option that was tried, one colour per optimizer, one marker per trial."""
+    names = dict.fromkeys(name for study in studies for name in study.plan.space.options)
+    values = [trial.value for study in studies for trial in study.trials if math.isfinite(trial.value)]
+    if not values:
+        return []
+    plan = studies[0].plan
+    worst = min(values) if plan.maximize else max(values)
+    panels = []
+    for name in names:
+        tried = [(series, study) for series, study in enumerate(studies) if name in study.plan.space.options]
+        lines = [_trials(study, name, worst, series) for series, study in tried if study.trials]
+        scale = _scale([study for _, study in tried], name)
+        panels.append(
+            Panel(
+                f"{metric_name(plan.metric).capitalize()} against {name}",
+                lines,
+                Axis(name, scale, powers=scale == "log"),
+                _value_axis(plan.metric, values),
+                f"{'Higher' if plan.maximize else 'Lower'} is better. Full markers: trained to the end, the best one "
+                "large; open ones: stopped early, with their value there; ✕: diverged, drawn at the worst value.",
+                height=380,
+            )
+        )
+    return panels
+
+
+def best_so_far(studies: Sequence[StudyResult]) -> Panel:
+    """The best value found against the epochs trained until then."""
+    lines = [_best(study, series) for series, study in enumerate(studies)]
+    metric = studies[0].plan.metric
+    return Panel(
+        f"Best {metric_name(metric)} so far",
+        lines,
+        Axis("epochs trained", from_zero=True),
+        _value_axis(metric, [value for line in lines for value in line.y]),
+        height=380,
+        wide=True,
+    )
+
+
+def _best(study: StudyResult, series: int) -> Line:
+    spent, best = 0, math.nan
+    x: list[int] = []
+    y: list[float] = []
+    names: list[str] = []
+    for trial in study.trials:
+        spent += trial.epochs
+        better = trial.value > best if study.plan.maximize else trial.value < best
+        if trial.state == "done" and (math.isnan(best) or better):
+            best = trial.value
+            x, y = [*x, spent], [*y, best]
+            names.append(f"{study.plan.label} {settings_of(trial.options)}\n{number(best)}")
+    if x and x[-1] < spent:
+        x, y, names = [*x, spent], [*y, y[-1]], [*names, names[-1]]
+    text = [f"{name}\nafter {epochs} epochs" for name, epochs in zip(names, x)]
+    return Line(study.plan.label, x, y, series, text=text, markers=Markers(size=6), steps=True)
+
+
+def _trials(study: StudyResult, name: str, worst: float, series: int) -> Line:
+    symbols = {"done": "circle", "pruned": "circle-open", "diverged": "x"}
+    text = []
+    for trial in study.trials:
+        value = "diverged" if trial.state == "diverged" else number(trial.value)
+        note = ", stopped early" if trial.state == "pruned" else ""
+        text.append(f"{study.plan.label} {settings_of(trial.options)}\n{value}{note}")
+    return Line(
+        study.plan.label,
+        [trial.options[name] for trial in study.trials],
+        [trial.value if math.isfinite(trial.value) else worst for trial in study.trials],
+        series,
+        text=text,
+        markers=Markers(
+            [symbols[trial.state] for trial in study.trials],
+            [13 if trial is study.best else 7 for trial in study.trials],
+        ),
+        connected=False,
+    )
+
+
+def _scale(tried: list[StudyResult], name: str) -> Literal["linear", "log", "category"]:
+    options = [study.plan.space.options[name] for study in tried]
+    if all(isinstance(option, Range) or (option.numeric and option.ends[0] > 0) for option in options):
+        return "log"
+    return "linear" if all(isinstance(option, Grid) and option.numeric for option in options) else "category"
+
+
+def _value_axis(metric: str, values: Sequence[float]) -> Axis:
+    wide = bool(values) and min(values) > 0 and max(values) / min(values) > 10
+    return Axis(metric_name(metric), "log" if wide else "linear")
+
+
+def _lead(studies: Sequence[StudyResult]) -> str:
+    plan = studies[0].plan
+    seeds = f"{plan.seeds[0]} to {plan.seeds[-1]}" if len(plan.seeds) > 1 else f"{plan.seeds[0]}"
+    return (
+        f"Chosen on seeds {seeds}, which are for tuning alone: the value of a winner is flattered by having been "
+        "chosen. Compare the settings on fresh seeds before claiming anything."
+    )
+
+
+def _best_settings(studies: Sequence[StudyResult], notes: Sequence[str]) -> list[Content]:
+    return [
+        Table(table_header(studies), [TableRow(row) for row in table_rows(studies)], "Best settings"),
+        *(Text(warning, "flag warning") for warning in warnings(studies)),
+        *(Text(note) for note in notes),
+        Text("What was tried:", items=[f"{study.plan.label}: {_space(study)}" for study in studies]),
+    ]
+
+
+def _space(study: StudyResult) -> str:
+    return ", ".join(f"{name} {values}" for name, values in study.plan.space.describe().items())
