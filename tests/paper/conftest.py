@@ -5,17 +5,21 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import random
 import struct
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from surefoot.lab.spec.code import RECORDED_AS
 from surefoot.lab.spec.config import RunConfig
 from surefoot.lab.store import MetricsLog, Run, write_config
-from surefoot.paper.published import Configuration, eta_of
+from surefoot.paper.ablation import Variant, cnn_variants, variants
+from surefoot.paper.published import OPTIMIZERS, Configuration, configurations, eta_of, plain_configurations
 
 CLASSES = {"Adam": "torch.optim.Adam"}
 
@@ -134,3 +138,51 @@ def mnist(tmp_path: Path) -> Path:
             head = struct.pack(f">HBB{values.dim()}I", 0, 8, values.dim(), *values.shape)
             (folder / f"{part}-{kind}-ubyte").write_bytes(head + values.numpy().tobytes())
     return folder.parent
+
+
+@pytest.fixture
+def variant_run(paper_run: Callable[..., Run]) -> Callable[..., Run]:
+    """The maker of one run of a variant of the ablation."""
+
+    def make(configuration: Configuration, variant: Variant, seed: int, **options: Any) -> Run:
+        classes = {"adam": "torch.optim.Adam", "adamucb": "surefoot.AdamUCB", "adams": "surefoot.AdamS", **RECORDED_AS}
+        run = paper_run(configuration, "Adam", seed, **options)
+        optimizer = replace(
+            run.config.optimizer,
+            class_path=classes.get(variant.name, variant.name),
+            schedule=variant.schedule,
+            label=variant.spec,
+            options={"lr": 1e-3, "weight_decay": 1e-4, **variant.options},
+        )
+        return replace(run, config=replace(run.config, optimizer=optimizer, key=run.config.key + variant.spec))
+
+    return make
+
+
+@pytest.fixture
+def lr_runs(paper_run: Callable[..., Run]) -> list[Run]:
+    """Two seeds of the paper's optimizers on logistic regression."""
+    lr = plain_configurations()["lr"]
+    return [paper_run(lr, name, seed, final=0.25 + 0.01 * seed) for name in OPTIMIZERS for seed in range(2)]
+
+
+@pytest.fixture
+def every_run(paper_run: Callable[..., Run], variant_run: Callable[..., Run], lr_runs: list[Run]) -> list[Run]:
+    """Enough runs for every figure."""
+    luck = random.Random(0)
+    runs = list(lr_runs)
+    plain = plain_configurations()
+    for configuration in configurations():
+        for name in OPTIMIZERS:
+            runs.append(paper_run(configuration, name, 3, final=luck.random()))
+            if name != "Adam" and configuration in plain.values():
+                etas = ({"eta": eta} for eta in (2.0, 3.0))
+                runs += [paper_run(configuration, name, 3, final=luck.random(), options=eta) for eta in etas]
+    for model in ("lr", "mlp"):
+        for variant in variants(plain[model]).values():
+            runs.append(variant_run(plain[model], variant, 3, final=luck.random()))
+    for name in ("plain Adam", "std scale alone"):
+        for lr in (1e-3, 5e-4):
+            variant = cnn_variants(plain["cnn"])[name].at(lr)
+            runs.append(variant_run(plain["cnn"], variant, 3, settings={"subset": 10_000}, final=luck.random()))
+    return runs

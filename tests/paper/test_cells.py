@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Callable
-from importlib import resources
 from typing import Any
 
 import pytest
@@ -20,7 +18,6 @@ from surefoot.paper.cells import (
     table_cells,
 )
 from surefoot.paper.published import Configuration, Value, configurations, find
-from surefoot.paper.tables import cells_csv, curves_csv, scorecard, tally_table
 
 LR = Configuration("mnist", "lr", 128, False)
 MLP = Configuration("mnist", "mlp", 128, False)
@@ -112,49 +109,3 @@ def test_verdicts_of_cells(paper_run: MakeRun) -> None:
     assert verdicts["AdamS", 3] == "differs"
     assert verdicts["AdamUCB", 3] == verdicts["Adam", 20] == "not run"
     assert (found["AdamCB", 3].verdict, found["AdamCB", 3].diverged) == ("differs", 3)
-
-
-def test_cells_csv_has_the_published_columns_and_leaves_what_was_not_run_empty(paper_run: MakeRun) -> None:
-    runs = [paper_run(MLP, "AdamS", seed, final=0.06 + seed / 1000) for seed in range(2)]
-    runs.append(paper_run(MLP, "AdamS", 0, options={"reference": True}))
-    lines = list(csv.DictReader(cells_csv(Replication(runs)).splitlines()))
-    text = resources.files("surefoot.paper").joinpath("published.csv").read_text()
-    published = list(csv.DictReader(text.splitlines()))
-    default = [line for line in lines if line["variant"] == "default"]
-    for line, row in zip(default, published, strict=True):
-        assert {name: line[name] for name in row} == row
-    run = [line for line in lines if line["n"] != "0"]
-    assert [(line["variant"], line["epoch"], line["n"]) for line in run] == [
-        ("default", "3", "2"),
-        ("reference", "3", "1"),
-    ]
-    assert float(run[0]["ours_train_loss"]) == pytest.approx(0.0605)
-    assert float(run[0]["ours_train_loss_std"]) == pytest.approx(0.000707107)
-    assert run[1]["ours_train_loss_std"] == ""
-    idle = [line for line in lines if line["n"] == "0"]
-    assert len(idle) == 83 + 2
-    assert all(line["ours_val_acc"] == "" and line["val_acc_verdict"] == "not run" for line in idle)
-
-
-def test_curves_of_everything_that_was_run(paper_run: MakeRun) -> None:
-    runs = [paper_run(LR, seed=seed, final=0.1 + seed) for seed in range(2)]
-    runs.append(paper_run(LR, epochs=2, optimizer__schedule="cosine"))
-    runs.append(paper_run(LR, epochs=3, optimizer__schedule="cosine"))
-    lines = list(csv.DictReader(curves_csv(runs).splitlines()))
-    assert [(line["epochs"], line["epoch"], line["n"]) for line in lines] == [
-        ("", "1", "2"), ("", "2", "2"), ("", "3", "2"),
-        ("2", "1", "1"), ("2", "2", "1"), ("3", "1", "1"), ("3", "2", "1"), ("3", "3", "1"),
-    ]  # fmt: skip
-    assert float(lines[2]["train_loss"]) == pytest.approx(0.6)
-
-
-def test_scorecard_counts_and_names_what_is_missing(paper_run: MakeRun) -> None:
-    runs = [paper_run(LR, name, seed) for name in ("Adam", "AdamS") for seed in range(3)]
-    every = table_cells(Replication(runs))
-    assert "| together | 252 | 0 | 6 | 246 | 3 |" in tally_table(every)
-    text = scorecard(Replication(runs), ["figure `eta-cnn`: no runs yet"])
-    assert text.count("not run") > 246
-    assert "- figure `eta-cnn`: no runs yet" in text
-    assert "published recipe" not in text
-    reference = paper_run(LR, "AdamS", 0, options={"reference": True})
-    assert "## Claims under the published recipe" in scorecard(Replication([*runs, reference]))

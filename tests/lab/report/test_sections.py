@@ -1,0 +1,92 @@
+"""What a report says, for every state that runs can be in."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from surefoot.lab.report import ReportContext, Section, write_page, write_report
+from surefoot.lab.report.context import Text
+from surefoot.lab.report.figures import Line, Panel
+from surefoot.lab.store import Run
+
+MEGABYTES_6 = 6_000_000
+
+
+def test_a_report_that_would_be_too_big_is_thinned_and_says_so(field, tmp_path):
+    tasks = [{"name": f"task {i}", "batch_size": 1, "data": "", "settings": {}} for i in range(6)]
+    labels = {"Adam": 0.0} | {f"AdamS eta={i}": 0.001 * i for i in range(11)}
+    runs = [one for task in tasks for one in field(labels, seeds=10, epochs=60, task=task)]
+    path = write_report(runs, tmp_path / "report.html")
+    assert path.stat().st_size < MEGABYTES_6
+    text = path.read_text()
+    assert re.search(r"curves show every \d+\w\w epoch", text)
+
+
+@pytest.mark.parametrize("case", ["nothing", "one run", "unfinished", "all diverged at once", "one contestant"])
+def test_every_state_of_a_comparison_has_a_report(case, run, tmp_path):
+    runs = {
+        "nothing": [],
+        "one run": [run("Adam", 0, epochs=1)],
+        "unfinished": [run("Adam", 0, done=2), run("AdamS", 0, epochs=5, done=1)],
+        "all diverged at once": [run(label, s, done=1, diverged=True) for label in ("Adam", "AdamS") for s in range(2)],
+        "one contestant": [run("Adam", seed) for seed in range(3)],
+    }[case]
+    text = write_report(runs, tmp_path / "report.html").read_text()
+    expected = {
+        "nothing": "There is no run to report.",
+        "one run": "Only Adam ran",
+        "unfinished": "AdamS is not finished on seed 0",
+        "all diverged at once": "no pair of runs to compare: AdamS diverged in 2 of 2 runs",
+        "one contestant": "Only Adam ran",
+    }[case]
+    assert expected in text
+
+
+def test_sections_of_ones_own_stand_before_the_honesty_checks(field, tmp_path):
+    score = Panel("Score", [Line("score", [1, 2], [1, 2])])
+    extra = Section("Scorecard", "Against the paper.", [Text("Twelve of twelve.")], [score])
+    path = write_report(field({"Adam": 0.0, "AdamS": -0.01}), tmp_path / "r.html", "My title", [extra])
+    text = path.read_text()
+    assert "<title>My title</title>" in text
+    order = [text.index(f'id="{anchor}"') for anchor in ("results", "scorecard", "honesty-checks", "provenance")]
+    assert order == sorted(order)
+    alone = write_page(tmp_path / "deep" / "page.html", ReportContext("Forks", "Only this.", [extra]))
+    assert "Twelve of twelve." in alone.read_text()
+    assert sorted(path.name for path in alone.parent.iterdir()) == ["page.html"]
+
+
+def test_the_command_gives_the_runs_again(run, tmp_path):
+    small = {"name": "mnist-mlp batch_size=16", "batch_size": 16, "data": "d", "settings": {"dropout": True}}
+    runs = [run("Adam", seed, task=small, kwargs={"lr": 0.01}, epochs=9, threads=2) for seed in (5, 6)]
+    expected = (
+        "surefoot compare mnist-mlp -o adam --seeds 2 --first-seed 5 --epochs 9 --batch-size 16 --dropout "
+        "--lr 0.01 --threads 2"
+    )
+    assert expected in write_report(runs, tmp_path / "report.html").read_text()
+    assert "make &lt;this&gt;" in write_report(runs, tmp_path / "report.html", command="make <this>").read_text()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        "Traceback (most recent call last):\n  File ...\nIndexError: Target 7 <b> is out\n",
+        "IndexError: Target 7 <b> is out\n",
+    ],
+)
+def test_when_every_run_failed_the_report_says_so(run, tmp_path, error):
+    runs = []
+    for label in ("Adam", "AdamS"):
+        folder = tmp_path / label
+        folder.mkdir()
+        (folder / "error.txt").write_text(error)
+        runs.append(Run(folder, run(label, 0).config, []))
+    text = write_report(runs, tmp_path / "report.html").read_text()
+    assert text.count("No run ended: 2 failed.") == 2  # in short, and under divergences
+    assert "Adam, seed 0: <code>IndexError: Target 7 &lt;b&gt; is out</code>" in text
+    assert "nothing to compare with" not in text
+    assert "No run diverged" not in text
+    assert 'id="learning-curves"' not in text
+    half = write_report([runs[0], run("AdamS", 0, done=2)], tmp_path / "half.html").read_text()
+    assert "No run ended: 1 failed, 1 unfinished." in half
