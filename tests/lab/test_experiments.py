@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
+import importlib.util
 import io
 import os
+import shlex
 import signal
 import sys
 from collections.abc import Callable
@@ -17,8 +18,10 @@ import torch
 from rich.console import Console
 from torch import Tensor
 from torch.nn import functional as F
+from typer.testing import CliRunner
 
 from surefoot import lab
+from surefoot.cli import app
 from surefoot.lab import Results, compare
 from surefoot.lab.experiments import prepare
 from surefoot.lab.run.pool import Event, Processes, RunJob, TaskSource
@@ -42,15 +45,40 @@ def test_all_contestants_with_all_seeds(tiny_task: MakeTask, tmp_path: Path) -> 
     assert numbers(Results.read(tmp_path)) == numbers(found)
 
 
-def test_compare_is_the_function_whatever_was_imported_first() -> None:
-    for name in ("fork",):
-        module = importlib.import_module(f"surefoot.lab.{name}")
-        setattr(lab, name, module)  # as the import of the submodule does
-        assert getattr(lab, name) is getattr(module, name)
-    assert set(lab.__all__) <= set(dir(lab))
-    assert all(getattr(lab, name) is not None for name in lab.__all__)
-    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
-        lab.nothing  # noqa: B018
+def test_no_module_has_the_name_of_a_function() -> None:
+    assert [name for name in lab.__all__ if importlib.util.find_spec(f"surefoot.lab.{name}")] == []
+
+
+def test_runs_record_the_command_that_computes_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    specs = ["sgd:lr=0.1", "adam:betas=(0.9, 0.99)"]
+    compare("digits-lr", specs, seeds=[7, 0, 1], epochs=1, out="my runs", lr=0.01, subset=50, progress=False)
+    runs = lab.read_runs(tmp_path / "my runs")
+    commands = {run.seed: run.config.provenance.command for run in runs}
+    begin = "surefoot compare digits-lr -o sgd:lr=0.1 -o 'adam:betas=(0.9, 0.99)'"
+    end = "--epochs 1 --out 'my runs' --lr 0.01 --subset 50"
+    assert commands[0] == commands[1] == f"{begin} --seeds 2 {end}"
+    assert commands[7] == f"{begin} --seeds 1 --first-seed 7 {end}"
+    for command in commands.values():
+        done = CliRunner().invoke(app, shlex.split(command)[1:])
+        assert done.exit_code == 0, done.output
+        assert "runs were there already" in done.stderr
+    assert len(lab.read_runs(tmp_path / "my runs")) == len(runs)
+
+
+def test_the_command_is_that_of_the_last_experiment(tiny_task: MakeTask, tmp_path: Path) -> None:
+    def commands(results: Results) -> list[str]:
+        return [run.config.provenance.command.split(" --out")[0] for run in results.runs]
+
+    compare(tiny_task(), ["sgd"], seeds=1, epochs=1, out=tmp_path, progress=False)
+    longer = compare(tiny_task(), ["sgd"], seeds=1, epochs=2, out=tmp_path, progress=False)
+    last = "surefoot compare tiny -o sgd --seeds 1 --epochs 2"
+    assert commands(longer) == commands(Results.read(tmp_path)) == [last]
+    shorter = compare(tiny_task(), ["sgd"], seeds=1, epochs=1, out=tmp_path, progress=False)
+    assert commands(shorter) == ["surefoot compare tiny -o sgd --seeds 1 --epochs 1"]
+    assert commands(Results.read(tmp_path)) == [last]  # nothing was computed
+    tuned = compare(tiny_task(), ["sgd"], seeds=[9], epochs=1, purpose="tune", out=tmp_path, progress=False)
+    assert commands(tuned) == [""]
 
 
 def test_nothing_is_done_twice(tiny_task: MakeTask, tmp_path: Path) -> None:

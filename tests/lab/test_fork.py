@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from surefoot.lab import compare, fork, read_runs
-from surefoot.lab.fork import inherits
+from surefoot.lab.experiments import inherits
 from surefoot.lab.run.runner import load_checkpoint, without_timing
 from surefoot.lab.spec.contestant import Contestant
 from surefoot.lab.spec.task import Task
@@ -145,3 +145,15 @@ def test_a_damaged_start_is_told(tiny_task: MakeTask, tmp_path: Path) -> None:
     base.write_bytes(b"rubbish")
     found = fork(task, ["adam", "sgd"], at=1, seeds=1, epochs=1, out=tmp_path, progress=False)
     assert "checkpoint.pt is damaged" in next(iter(found.failures.values()))
+
+
+def test_forks_record_the_command_that_computes_them(tiny_task: MakeTask, tmp_path: Path) -> None:
+    options = {"seeds": [3], "epochs": 1, "out": tmp_path, "progress": False}
+    kept = fork(tiny_task(), ["adam", "sgd"], at=2, state="keep", **options)
+    fresh = fork(tiny_task(), ["adam"], at=0, **options)
+    end = f"--seeds 1 --first-seed 3 --epochs 1 --out {tmp_path}"
+    assert {run.config.provenance.command for run in kept.runs} == {
+        f"surefoot fork tiny --at 2 --state keep -o adam -o sgd {end}"
+    }
+    assert fresh.runs[0].config.provenance.command == f"surefoot fork tiny --at 0 -o adam {end}"
+    assert read_runs(tmp_path / ".base")[0].config.provenance.command == ""

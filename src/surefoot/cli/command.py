@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
-from surefoot.lab.spec.options import Flag, PoolName, RunOptions, flags_of
+from surefoot.lab.spec.options import Flag, RunOptions, flags_of
 
 TaskName = Annotated[
     str, typer.Argument(help="A named task, a file (my_task.py) or an import path (package.module:name).")
@@ -60,18 +60,6 @@ def takes(defaults: RunOptions, *names: str) -> Callable[[Callable[..., None]], 
         return run
 
     return decorate
-
-
-def keywords(options: RunOptions) -> dict[str, Any]:
-    """The options as keywords for the functions of the lab, until these read RunOptions themselves."""
-    given = options.keywords()
-    del given["address"]
-    given["executor"] = None
-    if options.executor == PoolName.ray:
-        from surefoot.lab.run.ray import make_pool
-
-        given["executor"] = make_pool(options.address)
-    return given
 
 
 def _parameter(name: str, kind: Any, default: Any, flag: Flag) -> inspect.Parameter:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from surefoot.cli.command import Optimizers, TaskName, keywords, report_file, takes
+from surefoot.cli.command import Optimizers, TaskName, report_file, takes
 from surefoot.lab.spec.options import RunOptions
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def compare(
         optimizer or experiments.DEMO_OPTIMIZERS,
         seeds=range(first_seed, first_seed + seeds),
         epochs=epochs,
-        **keywords(options),
+        **options.keywords(),
     )
     _show(results, path)
 
@@ -65,16 +65,15 @@ def fork(
     """Let every optimizer continue from the same weights over the same batches: where in training do they differ?"""
     path = report_file(report, options.out / "report.html")
     from surefoot.lab import experiments
-    from surefoot.lab.fork import fork as run_fork
 
-    results = run_fork(
+    results = experiments.fork(
         task,
         optimizer or experiments.DEMO_OPTIMIZERS,
         at=at,
         seeds=range(first_seed, first_seed + seeds),
         epochs=epochs,
         state=state,
-        **keywords(options),
+        **options.keywords(),
     )
     _show(results, path)
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from surefoot.cli.command import keywords, takes
+from surefoot.cli.command import takes
 from surefoot.lab.spec.options import RunOptions
 
 
@@ -61,11 +61,7 @@ def paper(
         to=export,
         page=page,
         say=typer.echo,
-        out=options.out,
-        jobs=options.jobs,
-        data_dir=options.data_dir,
-        progress=bool(options.progress),
-        executor=keywords(options)["executor"],
+        **options.keywords(),
     )
     if not complete:
         raise typer.Exit(1)

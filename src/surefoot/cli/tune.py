@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from surefoot.cli.command import Optimizers, TaskName, keywords, report_file, takes
+from surefoot.cli.command import Optimizers, TaskName, report_file, takes
 from surefoot.lab.spec.options import RunOptions
 
 
@@ -47,8 +47,6 @@ def tune(
     from surefoot.lab.tune import tune as search
     from surefoot.lab.tune.space import DEFAULT_SPACE, read_options
 
-    given = keywords(options)
-    del given["lr"]
     tuning = search(
         task,
         optimizer or ("adam", "adams"),
@@ -59,7 +57,7 @@ def tune(
         metric=metric,
         prune=prune,
         storage=storage,
-        **given,
+        **options.keywords(),
     )
     tuning.print()
     command = shlex.join(["surefoot", *sys.argv[1:]]) if storage is None else ""  # a URL may hold a password

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import importlib
-import sys
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from surefoot.lab.experiments import compare as compare
-    from surefoot.lab.fork import fork as fork
+    from surefoot.lab.experiments import fork as fork
     from surefoot.lab.results import Results as Results
     from surefoot.lab.spec.contestant import Contestant as Contestant
     from surefoot.lab.spec.task import Task as Task
@@ -24,7 +22,7 @@ _HOME = {
     "Task": "spec.task",
     "compare": "experiments",
     "find_task": "spec.task",
-    "fork": "fork",
+    "fork": "experiments",
     "read_runs": "store",
 }
 
@@ -39,14 +37,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted(__all__)
-
-
-class _Names(ModuleType):
-    """Keeps `lab.compare` the function: importing the submodule of that name would put the module there."""
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name not in _HOME or not isinstance(value, ModuleType):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Names

@@ -1,15 +1,13 @@
-"""The comparison: every optimizer with every seed on one task."""
+"""Experiments: every optimizer with every seed on one task, from the start (`compare`) or from an epoch on (`fork`)."""
 
 from __future__ import annotations
 
-import math
 import operator
-import os
-from collections.abc import Callable, Mapping, Sequence
+import shlex
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +15,11 @@ import torch
 
 from surefoot.lab.results import Results
 from surefoot.lab.run.pool import InProcess, MakePool, OnEvent, Outcome, Processes, RunJob, TaskSource, run_all
-from surefoot.lab.run.progress import Progress, make_progress
+from surefoot.lab.run.progress import make_progress
 from surefoot.lab.run.runner import is_done
-from surefoot.lab.spec.config import RunConfig, TaskConfig, folder_of
+from surefoot.lab.spec.config import ForkConfig, Purpose, RunConfig, TaskConfig, folder_of
 from surefoot.lab.spec.contestant import Contestant, parse_all
+from surefoot.lab.spec.options import PoolName, RunOptions, check_count, check_device, shows_options
 from surefoot.lab.spec.task import NAMED, PAPER_WEIGHT_DECAY, Task
 from surefoot.lab.spec.task_code import task_code, task_identity
 from surefoot.lab.spec.user_code import FAULTS
@@ -28,90 +27,161 @@ from surefoot.lab.store import Run, StoreError, read_config, read_run, write_con
 
 #: The paper's method next to its baseline; what `surefoot compare` shows when nothing is asked for.
 DEMO_OPTIMIZERS = ("adam", "adamucb", "adamcb", "adams")
+#: Folder under the output folder for the runs that forks start from; reports do not show them.
+BASE = ".base"
 
 
+@shows_options
 def compare(
     task: str | Task = "digits-mlp",
     optimizers: Sequence[str | Contestant | type[torch.optim.Optimizer]] = DEMO_OPTIMIZERS,
     *,
     seeds: int | Sequence[int] = 6,
     epochs: int = 20,
-    out: Path | str = "runs",
-    jobs: int = 1,
-    lr: float = 1e-3,
-    weight_decay: float | None = None,
-    threads: int = 1,
-    device: str | torch.device = "cpu",
-    data_dir: Path | str | None = None,
     purpose: str = "report",
-    progress: bool | Callable[[Sequence[RunJob]], Progress] = True,
-    executor: MakePool | None = None,
-    **overrides: Any,
+    **options: Any,
 ) -> Results:
-    """Train every optimizer with every seed and return what was found; what `out` holds is not done again.
+    """Train every optimizer with every seed and return the results; what `out` holds is not done again.
 
     Args:
         task: A name, a file, an import path or a Task.
         optimizers: Contestants, the first one is the baseline; "adams:eta=1e-4", a class or a Contestant.
         seeds: How many seeds (0, 1, ...), or which; six are the fewest that can support a claim.
         epochs: Epochs per run.
-        out: Folder of the run folders.
-        jobs: Worker processes; 1 computes in this process.
-        lr: Learning rate of optimizers that do not set their own.
-        weight_decay: The same for weight decay; None is 1e-4 (the paper's) on named tasks, else each class's own.
-        threads: Threads of each run, part of its key: numbers are reproducible at the same count.
-        device: Where to train, "cpu" or "cuda"; part of the key too.
         purpose: "report", or "tune" for runs that only choose a setting.
-        progress: Show progress; or a function that makes the display.
-        executor: Where to compute; by default here or in local workers, by `jobs`.
-        overrides: Options of the task: batch_size, dropout, subset, ...
+        options: The fields of `RunOptions`.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as out:
-    ...     found = compare("digits-lr", ["adam", "sgd"], seeds=2, epochs=1, out=out, progress=False)
-    >>> [(run.label, run.seed) for run in found.runs]
+    ...     results = compare("digits-lr", ["adam", "sgd"], seeds=2, epochs=1, out=out, progress=False)
+    >>> [(run.label, run.seed) for run in results.runs]
     [('Adam', 0), ('Adam', 1), ('SGD', 0), ('SGD', 1)]
     """
-    setup = prepare(
-        task,
-        optimizers,
-        out=out,
-        seeds=seeds,
-        epochs=epochs,
-        jobs=jobs,
-        lr=lr,
-        weight_decay=weight_decay,
-        threads=threads,
-        device=device,
-        data_dir=data_dir,
-        progress=progress,
-        **overrides,
-    )
-    requests: list[RunJob] = []
+    setup = prepare(task, optimizers, seeds=seeds, epochs=epochs, **options)
+    jobs: list[RunJob] = []
     for seed in setup.seeds:
+        command = setup.command("compare", seed, epochs) if purpose == Purpose.RESULT else ""
         for position, contestant in enumerate(setup.contestants):
-            config = setup.config(contestant, seed, epochs, purpose=purpose, position=position)
-            folder = folder_of(Path(out), config)
-            requests.append(RunJob(len(requests), config, folder, setup.checked_source, contestant, jobs=jobs))
-    failures = compute(setup, requests, executor=executor, progress=progress)
-    return collect(requests, failures, epochs)
+            config = setup.config(contestant, seed, epochs, purpose=purpose, position=position, command=command)
+            jobs.append(setup.job(len(jobs), config, contestant))
+    return collect(jobs, compute(setup, jobs), epochs)
+
+
+@shows_options
+def fork(
+    task: str | Task,
+    optimizers: Sequence[str | Contestant | type[torch.optim.Optimizer]] = DEMO_OPTIMIZERS,
+    *,
+    at: int,
+    seeds: int | Sequence[int] = 6,
+    epochs: int = 5,
+    state: str = "fresh",
+    **options: Any,
+) -> Results:
+    """Train the first optimizer for `at` epochs, once per seed, and let every optimizer continue from there.
+
+    All continue from the same weights over the same batches, so that only the optimizers differ, at that point of
+    training. With `state="keep"` an optimizer takes over the baseline's state if it can load it: one of the same class
+    or of a relative with the same state (Adam and AdamW), and Surefoot's Adam family, which loads the moments of a
+    plain Adam and starts only its statistics of the loss anew. The others start fresh; each run records which it was.
+    Kept moments are no advantage for the paper's weighting: gradients weighted by the std of the loss are small next to
+    moments of unweighted ones, and the steps stay small until those are forgotten.
+
+    Args:
+        task: A name, a file, an import path or a Task.
+        optimizers: Contestants; the first one is the baseline that trains up to the fork.
+        at: The epoch of the fork; 0 forks at the initial weights.
+        seeds: How many seeds (0, 1, ...), or which.
+        epochs: Epochs after the fork.
+        state: "fresh" starts every optimizer anew, "keep" hands the baseline's state on where it can be loaded.
+        options: The fields of `RunOptions`.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as out:
+    ...     results = fork("digits-lr", ["adam", "sgd"], at=2, seeds=1, epochs=1, out=out, progress=False)
+    >>> [(run.label, run.epochs[0]["epoch"]) for run in results.runs]
+    [('Adam', 3), ('SGD', 3)]
+    """
+    if state not in ("keep", "fresh"):
+        raise ValueError(f"state must be 'keep' or 'fresh', got {state!r}")
+    if not isinstance(at, int) or isinstance(at, bool) or at < 0:
+        raise ValueError(f"the fork must be at epoch 0 or later, got {at!r}")
+    setup = prepare(task, optimizers, seeds=seeds, epochs=epochs, **options)
+    bases = _bases(setup, at)
+    family = bases[setup.seeds[0]].config.key_of_all_seeds()  # runs of different families are not compared
+    asked = ["--at", str(at), *(["--state", "keep"] if state == "keep" else [])]
+    jobs: list[RunJob] = []
+    for seed, base in bases.items():
+        command = setup.command("fork", seed, epochs, *asked)
+        for position, contestant in enumerate(setup.contestants):
+            kept = bool(at) and state == "keep" and inherits(base.contestant, contestant)
+            begin = ForkConfig(base.config.key, base.contestant.label, at, "kept" if kept else "fresh", family)
+            config = setup.config(contestant, seed, at + epochs, position=position, fork=begin, command=command)
+            start = base.folder / "checkpoint.pt" if at else None
+            jobs.append(setup.job(len(jobs), config, contestant, start=start))
+    return collect(jobs, compute(setup, jobs), at + epochs)
+
+
+def _bases(setup: Setup, at: int) -> dict[int, RunJob]:
+    """For each seed the run that the others continue, trained up to the fork."""
+    baseline = setup.contestants[0]
+    if baseline.schedule:
+        raise ValueError(f"the baseline {baseline.spec!r} has a schedule that ends at the fork; leave the schedule out")
+    bases: dict[int, RunJob] = {}
+    for index, seed in enumerate(setup.seeds):
+        config = setup.config(baseline, seed, at, purpose=Purpose.BASE)
+        bases[seed] = setup.job(index, config, baseline, under=BASE)
+    if not at:
+        return bases
+    failures = compute(setup, list(bases.values()))
+    if failures:
+        raise StoreError(f"the baseline failed before the fork: {next(iter(failures.values()))}")
+    for seed, base in bases.items():
+        if read_run(base.folder).diverged:
+            raise ValueError(
+                f"the baseline diverged before epoch {at} with seed {seed}; fork earlier or lower its learning rate"
+            )
+        if not (base.folder / "checkpoint.pt").exists():
+            raise ValueError(
+                f"the baseline {baseline.spec!r} keeps a state that is not plain data and so is not saved; "
+                "use another baseline"
+            )
+    return bases
+
+
+def inherits(base: Contestant, heir: Contestant) -> bool:
+    """Whether an optimizer can continue with the state of another.
+
+    >>> [inherits(Contestant.parse("adam"), Contestant.parse(heir)) for heir in ("adams", "adamw", "sgd")]
+    [True, True, False]
+    """
+    from surefoot.optim.loss_aware import LossAware
+    from surefoot.optim.named import LossAwareAdam
+
+    if not (isinstance(base.cls, type) and isinstance(heir.cls, type)):
+        return False  # nothing is known about the optimizer that a function makes
+    if issubclass(heir.cls, LossAware):
+        if issubclass(base.cls, LossAware):
+            return type(base.cls.engine) is type(heir.cls.engine)
+        return issubclass(heir.cls, LossAwareAdam) and issubclass(base.cls, torch.optim.Adam)
+    return issubclass(heir.cls, base.cls) or issubclass(base.cls, heir.cls)
 
 
 @dataclass(frozen=True)
 class Setup:
-    """What a comparison was asked to do, read and checked."""
+    """What an experiment was asked to do, read and checked."""
 
     source: TaskSource
     task: Task
     contestants: list[Contestant]
     seeds: list[int]
+    options: RunOptions
+    #: Options of optimizers that do not set them themselves.
     defaults: Mapping[str, Any]
-    threads: int
-    device: str
 
     @cached_property
     def code(self) -> str:
-        """Digest of what the task computes with, taken once: its own functions may change it while they run."""
+        """Fingerprint of the task's code, taken once: its functions may change while they run."""
         return task_code(self.task)
 
     @cached_property
@@ -120,180 +190,158 @@ class Setup:
         return replace(self.source, task=self.task, planned=task_identity(self.task, self.code))
 
     def config(self, contestant: Contestant, seed: int, epochs: int, **more: Any) -> RunConfig:
-        """The configuration of one run; `more` is purpose, position and fork of `RunConfig.plan`."""
+        """The configuration of one run; `more` is purpose, position, fork and command of `RunConfig.plan`."""
         return RunConfig.plan(
             self.task,
             contestant,
             seed=seed,
             epochs=epochs,
-            threads=self.threads,
-            device=self.device,
+            threads=self.options.threads,
+            device=self.options.device,
             defaults=self.defaults,
             code=self.code,
             spec=self.source.spec if self.code else "",
             **more,
         )
 
+    def job(
+        self, index: int, config: RunConfig, contestant: Contestant, *, under: str = "", start: Path | None = None
+    ) -> RunJob:
+        """The job that computes a run in its folder, in the output folder or in one under it."""
+        folder = folder_of(self.options.out / under, config)
+        return RunJob(index, config, folder, self.checked_source, contestant, start=start, jobs=self.options.jobs)
+
+    def command(self, name: str, seed: int, epochs: int, *more: str) -> str:
+        """The command that computes the runs of a seed, and of the other seeds in one unbroken range with it.
+
+        Args:
+            name: "compare" or "fork".
+            more: Options of that command alone.
+        """
+        first = last = seed
+        while first - 1 in self.seeds:
+            first -= 1
+        while last + 1 in self.seeds:
+            last += 1
+        words = ["surefoot", name, self.source.spec or self.task.name, *more]
+        for contestant in self.contestants:
+            words += ["-o", contestant.spec]
+        words += ["--seeds", str(last - first + 1), *(["--first-seed", str(first)] if first else [])]
+        return shlex.join([*words, "--epochs", str(epochs), *self.options.flags()])
+
 
 def prepare(
     task: str | Task,
     optimizers: Sequence[str | Contestant | type[torch.optim.Optimizer]],
     *,
-    out: Path | str = "runs",
     seeds: int | Sequence[int],
     epochs: int,
-    jobs: int = 1,
-    lr: float = 1e-3,
-    weight_decay: float | None = None,
-    threads: int = 1,
-    device: str | torch.device = "cpu",
-    data_dir: Path | str | None = None,
-    progress: bool | Callable[[Sequence[RunJob]], Progress] = True,
-    **overrides: Any,
+    **options: Any,
 ) -> Setup:
     """Read and check what `compare`, `fork` and `tune` are asked to do; the arguments are theirs."""
-    if not isinstance(out, str | os.PathLike) or not os.fspath(out):
-        raise ValueError(f"out must be the folder for the runs, such as 'runs', got {out!r}")
-    for name, value in {"epochs": epochs, "jobs": jobs, "threads": threads}.items():
-        if not isinstance(value, int) or isinstance(value, bool):
-            raise ValueError(f"{name} must be a whole number from 1 up, got {value!r}")
-        if value < 1:
-            raise ValueError(f"{name} must be at least 1, got {value}")
-    for name, rate in {"lr": lr, "weight_decay": weight_decay}.items():
-        if rate is not None and not _is_number(rate):
-            given = f"a tensor of shape {tuple(rate.shape)}" if isinstance(rate, torch.Tensor) else repr(rate)
-            raise ValueError(f"{name} must be a finite number, got {given}")
-    if not isinstance(progress, bool) and not callable(progress):
-        raise ValueError(f"progress must be True, False or a function that makes the display, got {progress!r}")
-    device = _device_name(device)
+    read = RunOptions.read(options)
+    check_count("epochs", epochs)
     contestants, numbers = parse_all(optimizers), seed_numbers(seeds)
-    source = task_source(task, data_dir, overrides)
-    if weight_decay is None and source.spec in NAMED:
-        weight_decay = PAPER_WEIGHT_DECAY
-    defaults = {"lr": lr, "weight_decay": weight_decay}
-    for one in contestants:
-        one.check(**defaults)
-    setup = Setup(source, source.load(), contestants, numbers, defaults, threads, device)
+    source = task_source(task, read)
+    defaults = {"lr": read.lr, "weight_decay": read.weight_decay}
+    if read.weight_decay is None and source.spec in NAMED:
+        defaults["weight_decay"] = PAPER_WEIGHT_DECAY
+    for contestant in contestants:
+        contestant.check(**defaults)
+    setup = Setup(source, source.load(), contestants, numbers, read, defaults)
     _check_factories(setup)
     return setup
 
 
-def _is_number(value: Any) -> bool:
-    if isinstance(value, bool) or not isinstance(value, Real | torch.Tensor):
-        return False
-    try:
-        return math.isfinite(float(value))
-    except (RuntimeError, ValueError, OverflowError):  # several numbers, or one beyond all floats
-        return False
-
-
 def _check_factories(setup: Setup) -> None:
-    """Refuse functions that make no optimizer; only the task's own parameters can tell, so classes are spared this."""
-    factories = [one for one in setup.contestants if not isinstance(one.cls, type)]
+    """Refuse functions that make no optimizer of the task's parameters."""
+    factories = [contestant for contestant in setup.contestants if not isinstance(contestant.cls, type)]
     if not factories:
         return
     _ = setup.code  # taken before the model is made: the task's functions may change what they keep
     with torch.random.fork_rng(devices=[]):
         try:
             params = list(setup.task.fresh_model().parameters())
-        except FAULTS:  # the runs tell it, with the trace
+        except FAULTS:  # its runs fail with the same error and show the trace
             return
-        for one in factories:
-            one.check_factory(params, **setup.defaults)
+        for contestant in factories:
+            contestant.check_factory(params, **setup.defaults)
 
 
-def _device_name(device: str | torch.device) -> str:
-    """A device as runs record it: as it was written."""
-    if isinstance(device, torch.device):
-        return str(device)
-    if not isinstance(device, str):
-        raise ValueError(f"device must be a name such as 'cpu' or 'cuda', got {device!r}")
-    try:
-        torch.device(device)
-    except RuntimeError as error:
-        raise _unusable(device, error) from error
-    return device
+def make_pool(options: RunOptions) -> MakePool:
+    """What makes the pool that the options ask for."""
+    if callable(options.executor):
+        return options.executor
+    if options.executor == PoolName.ray:
+        from surefoot.lab.run import ray
+
+        return ray.make_pool(options.address)
+    check_device(options.device)  # not for the others: a cluster may have what this machine lacks
+    return partial(Processes, jobs=options.jobs, threads=options.threads) if options.jobs > 1 else InProcess
 
 
-def check_device(device: str) -> None:
-    """Refuse a device that this machine lacks, or that holds no numbers."""
-    try:
-        torch.zeros(1, device=device).item()
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise _unusable(device, error) from error
-
-
-def _unusable(device: str, error: Exception) -> ValueError:
-    why = str(error).partition("\n")[0]
-    return ValueError(f"the device {device!r} cannot be used here; take cpu ({why})")
-
-
-def compute(
-    setup: Setup,
-    requests: Sequence[RunJob],
-    *,
-    executor: MakePool | None = None,
-    progress: bool | Callable[[Sequence[RunJob]], Progress] = True,
-) -> dict[int, str]:
-    """Compute the requests that are not done yet; returns what went wrong, by index of the request."""
-    if executor is None:  # a cluster may have what this machine lacks
-        check_device(setup.device)
-    display = make_progress(requests, show=progress) if isinstance(progress, bool) else progress(requests)
+def compute(setup: Setup, jobs: Sequence[RunJob]) -> dict[int, str]:
+    """Compute the runs that are not done yet; returns what went wrong, by index of the job."""
+    show, pool_maker = setup.options.progress, make_pool(setup.options)
+    display = make_progress(jobs, show=show) if isinstance(show, bool) else show(jobs)
     with display:
-        missing, outcomes = _missing(requests, display.report)
+        missing, outcomes = _missing(jobs, display.report)
         if missing:
-            jobs = missing[0].jobs
-            local = partial(Processes, jobs=jobs, threads=setup.threads) if jobs > 1 else InProcess
-            with (executor or local)(display.report) as pool:
+            with pool_maker(display.report) as pool:
                 outcomes |= run_all(pool, missing)
     return {index: outcome.message for index, outcome in outcomes.items() if outcome.kind == "failed"}
 
 
-def _missing(requests: Sequence[RunJob], on_event: OnEvent) -> tuple[list[RunJob], dict[int, Outcome]]:
+def _missing(jobs: Sequence[RunJob], on_event: OnEvent) -> tuple[list[RunJob], dict[int, Outcome]]:
     """The runs that are still to be computed, so that no process is started for the others, and how those ended."""
     missing, outcomes = [], {}
-    for request in requests:
+    for job in jobs:
         try:
-            if not is_done(request.folder, request.config):
-                missing.append(request)
+            if not is_done(job.folder, job.config):
+                missing.append(job)
                 continue
-            outcomes[request.index] = Outcome("done")
+            outcomes[job.index] = Outcome("done")
         except StoreError as error:
-            outcomes[request.index] = Outcome("failed", str(error))
-        on_event(outcomes[request.index].event(request.index))
+            outcomes[job.index] = Outcome("failed", str(error))
+        on_event(outcomes[job.index].event(job.index))
     return missing, outcomes
 
 
-def collect(requests: Sequence[RunJob], failures: Mapping[int, str], epochs: int) -> Results:
-    """The recorded runs of the requests, in the order of the contestants."""
+def collect(jobs: Sequence[RunJob], failures: Mapping[int, str], epochs: int) -> Results:
+    """The recorded runs of the jobs, in the order of the contestants."""
     runs: list[Run] = []
-    for request in sorted(requests, key=lambda one: (one.config.optimizer.position, one.index)):
-        if not (request.folder / "config.json").exists():  # not begun when a full disk stopped everything
+    for job in sorted(jobs, key=lambda job: (job.config.optimizer.position, job.index)):
+        if not (job.folder / "config.json").exists():  # not begun when a full disk stopped everything
             continue
         try:
-            run = read_run(request.folder)
+            run = read_run(job.folder)
         except StoreError:
-            if request.index not in failures:  # otherwise it was told already
+            if job.index not in failures:  # otherwise it is among the failures already
                 raise
             continue
-        # The label and the place of this comparison, which may differ from the one that computed the run.
-        asked = request.config
-        task = _with_directions(run, asked.task.higher_is_better)
-        config = replace(run.config, task=task, optimizer=asked.optimizer, fork=asked.fork)
+        # Label, position and command of this experiment, which may differ from those of the one that computed the run.
+        asked = job.config
+        config = replace(
+            run.config,
+            task=_with_directions(run, asked.task.higher_is_better),
+            optimizer=asked.optimizer,
+            fork=asked.fork,
+            provenance=replace(run.config.provenance, command=asked.provenance.command),
+        )
         runs.append(Run(run.folder, config, run.epochs))
-    failed = {str(requests[index].folder): message for index, message in failures.items()}
+    failed = {str(jobs[index].folder): message for index, message in failures.items()}
     return Results([run.cut_to(epochs) for run in runs], failed)
 
 
-def _with_directions(run: Run, told: Mapping[str, bool]) -> TaskConfig:
-    """The run's task with the directions of its metrics as told now, which changes no number and so no key.
+def _with_directions(run: Run, directions: Mapping[str, bool]) -> TaskConfig:
+    """The run's task with other directions of its metrics, which change no number and so no key.
 
     They are recorded too, for all runs of the task: a report reads them there.
     """
     task = run.config.task
-    if task.higher_is_better == told:
+    if task.higher_is_better == directions:
         return task
-    corrected = replace(task, higher_is_better=dict(told))
+    corrected = replace(task, higher_is_better=dict(directions))
     for folder in run.folder.parent.iterdir():
         with suppress(StoreError):  # no run, or a folder that is read-only: the results are there all the same
             config = read_config(folder)
@@ -302,17 +350,17 @@ def _with_directions(run: Run, told: Mapping[str, bool]) -> TaskConfig:
     return corrected
 
 
-def task_source(task: str | Task, data_dir: Path | str | None, overrides: Mapping[str, Any]) -> TaskSource:
-    """How a process gets at the task."""
-    given = {name: value for name, value in overrides.items() if value is not None}
+def task_source(task: str | Task, options: RunOptions) -> TaskSource:
+    """How a process gets the task."""
     if not isinstance(task, str | Task):
         what = "a model alone" if isinstance(task, torch.nn.Module) else repr(task)
         raise ValueError(
             f"a task is a name such as 'digits-mlp', a file such as 'my_task.py' or a surefoot.lab.Task, not {what}"
             + ("; put it into a Task with its data, model=lambda: ..." if isinstance(task, torch.nn.Module) else "")
         )
+    given = options.task_options()
     if isinstance(task, str):
-        return TaskSource(task, None if data_dir is None else str(data_dir), given)
+        return TaskSource(task, None if options.data_dir is None else str(options.data_dir), given)
     if given:
         raise ValueError(f"{', '.join(given)}: options are for named tasks; change the Task itself instead")
     return TaskSource(task=task)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,9 @@ def write_archive(path: Path, runs: Iterable[Run]) -> None:
     for run in runs:
         names = list(dict.fromkeys(name for row in run.epochs for name in row))
         columns = {name: [_short(name, row.get(name)) for row in run.epochs] for name in names}
-        record = {"config": run.config.to_json(), "epochs": columns}
+        # Without the command, which may name folders of the machine that computed the run.
+        config = replace(run.config, provenance=replace(run.config.provenance, command=""))
+        record = {"config": config.to_json(), "epochs": columns}
         lines.append(json.dumps(record, separators=(",", ":"), allow_nan=False))
     write_atomic(path, "".join(f"{line}\n" for line in lines).encode())
 

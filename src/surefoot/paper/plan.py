@@ -16,7 +16,6 @@ from typing import Any
 from surefoot.lab.analyse.verdicts import count
 from surefoot.lab.experiments import compare, prepare
 from surefoot.lab.results import Results
-from surefoot.lab.run.pool import MakePool
 from surefoot.lab.run.progress import duration
 from surefoot.lab.spec.config import RunConfig, TaskConfig, folder_of
 from surefoot.lab.spec.contestant import written
@@ -161,15 +160,7 @@ def planned_comparison(
     )
 
 
-def run_plan(
-    plan: Sequence[PlannedComparison],
-    *,
-    out: Path,
-    jobs: int = 1,
-    data_dir: Path | None = None,
-    progress: bool = True,
-    executor: MakePool | None = None,
-) -> list[Results]:
+def run_plan(plan: Sequence[PlannedComparison], **options: Any) -> list[Results]:
     """Compute what is missing of a plan, one comparison after the other; the options are those of `compare`."""
     return [
         compare(
@@ -177,12 +168,7 @@ def run_plan(
             comparison.optimizers,
             seeds=comparison.seeds,
             epochs=comparison.epochs,
-            out=out,
-            jobs=jobs,
-            data_dir=data_dir,
-            progress=progress,
-            executor=executor,
-            **comparison.overrides,
+            **{**options, **comparison.overrides},
         )
         for comparison in plan
     ]

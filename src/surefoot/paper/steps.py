@@ -89,7 +89,7 @@ def train(task: str, spec: str, epochs: int, data_dir: Path | None, **overrides:
     setup = prepare(task, [spec], seeds=1, epochs=epochs, data_dir=data_dir, **overrides)
     [contestant] = setup.contestants
     weights: list[float] = []
-    with pinned_arithmetic(setup.threads):
+    with pinned_arithmetic(setup.options.threads):
         trainer = Trainer(setup.config(contestant, 0, epochs), setup.task, contestant)
 
         def note(optimizer: Any, *_: Any) -> None:

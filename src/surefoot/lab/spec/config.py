@@ -153,7 +153,11 @@ class ForkConfig:
 
 @dataclass(frozen=True)
 class Provenance:
-    """Where and when a run was computed. It decides no number, so it is not in the key.
+    """Where, when and by which command a run was computed. It decides no number, so it is not in the key.
+
+    Args:
+        command: What to type to compute the run, with those that it is compared with; empty if there is no command.
+        resumed: The machines and versions that continued it, where these differ.
 
     >>> list(Provenance.here().to_json())
     ['surefoot', 'torch', 'python', 'platform', 'cpu', 'commit', 'time']
@@ -166,6 +170,7 @@ class Provenance:
     cpu: str = ""
     commit: str | None = None
     time: str = ""
+    command: str = ""
     resumed: tuple[Provenance, ...] = ()
 
     @classmethod
@@ -176,7 +181,7 @@ class Provenance:
     @classmethod
     def from_json(cls, data: Json) -> Self:
         entry = _Entries(data, "provenance")
-        names = ("surefoot", "torch", "python", "platform", "cpu", "time")
+        names = ("surefoot", "torch", "python", "platform", "cpu", "time", "command")
         return cls(
             **{name: entry.read(name, str, "") for name in names},
             commit=entry.read("commit", str | None, None),
@@ -185,15 +190,18 @@ class Provenance:
 
     def to_json(self) -> dict[str, Any]:
         data = asdict(self)
+        if not self.command:
+            del data["command"]
         del data["resumed"]
         return {**data, "resumed": [where.to_json() for where in self.resumed]} if self.resumed else data
 
     def with_resumed(self, here: Provenance) -> Provenance:
-        """The same, with the machine and the versions that continued the run where these differ."""
+        """The same with the command that continued the run, and with its machine and versions where these differ."""
+        current = replace(self, command=here.command or self.command)
         same = (self.torch, self.surefoot, self.cpu) == (here.torch, here.surefoot, here.cpu)
         if same or any(other.time == here.time for other in self.resumed):
-            return self
-        return replace(self, resumed=(*self.resumed, here))
+            return current
+        return replace(current, resumed=(*self.resumed, replace(here, command="")))
 
 
 @dataclass(frozen=True)
@@ -231,6 +239,7 @@ class RunConfig:
         fork: ForkConfig | None = None,
         code: str | None = None,
         spec: str = "",
+        command: str = "",
     ) -> RunConfig:
         """The configuration of one run of a contestant on a task.
 
@@ -240,6 +249,7 @@ class RunConfig:
             fork: Where the run starts, if not at the beginning.
             code: `task_code` of the task, if it is known already.
             spec: How a command names the task, if not by its name.
+            command: What to type to compute the run.
         """
         return cls(
             task=TaskConfig(
@@ -268,7 +278,7 @@ class RunConfig:
             purpose=Purpose(purpose),
             fork=fork,
             numerics=surefoot.NUMERICS,
-            provenance=Provenance.here(),
+            provenance=replace(Provenance.here(), command=command),
         ).with_changes()
 
     def with_changes(self, **changes: Any) -> RunConfig:

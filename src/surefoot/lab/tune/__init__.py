@@ -6,7 +6,6 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +13,11 @@ import torch
 
 from surefoot._extras import require
 from surefoot.lab.analyse.groups import higher_is_better
-from surefoot.lab.experiments import Setup, check_device, prepare
-from surefoot.lab.run.pool import Event, InProcess, MakePool, Processes
+from surefoot.lab.experiments import Setup, make_pool, prepare
+from surefoot.lab.run.pool import Event
 from surefoot.lab.spec.config import Purpose
 from surefoot.lab.spec.contestant import Contestant, accepted_options
+from surefoot.lab.spec.options import shows_options
 from surefoot.lab.spec.task import Task
 from surefoot.lab.store import read_runs
 from surefoot.lab.tune.result import Tuning, compare_command
@@ -31,6 +31,7 @@ __all__ = ["Grid", "Range", "StudyResult", "TrialResult", "Tuning", "tune"]
 FIRST_SEED = 1000
 
 
+@shows_options
 def tune(
     task: str | Task = "digits-mlp",
     optimizers: Sequence[str | Contestant | type[torch.optim.Optimizer]] = ("adam", "adams"),
@@ -41,16 +42,8 @@ def tune(
     epochs: int = 5,
     metric: str = "valid_loss",
     prune: bool = True,
-    out: Path | str = "runs",
     storage: str | None = None,
-    jobs: int = 1,
-    weight_decay: float | None = None,
-    threads: int = 1,
-    device: str | torch.device = "cpu",
-    data_dir: Path | str | None = None,
-    progress: bool = True,
-    executor: MakePool | None = None,
-    **overrides: Any,
+    **options: Any,
 ) -> Tuning:
     """Search for good settings of every optimizer, with the same budget for each; what is done is not done again.
 
@@ -64,13 +57,9 @@ def tune(
         epochs: Epochs per run.
         metric: What is optimized: its mean over the seeds at the end.
         prune: Stop a trial early that is worse than the median of the others after a ninth or a third of the epochs.
-        out: Folder of the run folders.
         storage: Where the trials are listed: sqlite:///file.db (by default tune.db in `out`), postgresql://...,
             journal:file.
-        jobs: Trials computed at once, and worker processes for their runs. More workers, also on other machines: start
-            the same command again there.
-        executor: Makes the pool that computes the runs instead.
-        overrides: Options of the task: batch_size, dropout, subset, ...
+        options: The fields of `RunOptions`.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as out:
@@ -80,48 +69,22 @@ def tune(
     """
     require("optuna", extra="tune")
     numbers = range(FIRST_SEED, FIRST_SEED + seeds) if isinstance(seeds, int) else seeds
-    setup = prepare(
-        task,
-        optimizers,
-        out=out,
-        seeds=numbers,
-        epochs=epochs,
-        jobs=jobs,
-        weight_decay=weight_decay,
-        threads=threads,
-        device=device,
-        data_dir=data_dir,
-        progress=progress,
-        **overrides,
-    )
-    out, device = Path(out), setup.device
-    if executor is None:  # a cluster may have what this machine lacks
-        check_device(device)
+    setup = prepare(task, optimizers, seeds=numbers, epochs=epochs, **options)
+    out, pool_maker = setup.options.out, make_pool(setup.options)
     _check_metric(setup, metric)
     _check_seeds(setup, out)
     plans, notes = make_plans(setup, space, trials, epochs, metric, prune)
     if storage is None:
         out.mkdir(parents=True, exist_ok=True)
         storage = f"sqlite:///{out / 'tune.db'}"
-    if executor is None:
-        executor = partial(Processes, jobs=jobs, threads=threads) if jobs > 1 else InProcess
     with storage_errors():
         studies = Studies(storage)
         studies.fill(plans)
-        on_trial = _make_printer(studies, plans) if progress else _ignore
-        search = Search(plans, storage, setup.checked_source, out, jobs, on_trial)
-        search.run(executor(_ignore), studies)
+        on_trial = _make_printer(studies, plans) if setup.options.progress else _ignore
+        search = Search(plans, storage, setup.checked_source, out, setup.options.jobs, on_trial)
+        search.run(pool_maker(_ignore), studies)
         results = [studies.result(plan) for plan in plans]
-    flags: dict[str, Any] = {
-        "weight_decay": weight_decay,
-        "out": out,
-        "jobs": jobs if jobs > 1 else None,
-        "threads": threads if threads > 1 else None,
-        "device": device if device != "cpu" else None,
-        "data_dir": data_dir,
-        **overrides,
-    }
-    return Tuning(results, notes, compare_command(setup.source.spec, results, setup.seeds, epochs, flags))
+    return Tuning(results, notes, compare_command(setup.source.spec, results, setup.seeds, epochs, setup.options))
 
 
 def make_plans(

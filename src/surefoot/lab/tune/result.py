@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from surefoot.lab.spec.options import RunOptions
 from surefoot.lab.tune.search import with_options
 from surefoot.lab.tune.study import StudyResult
 
@@ -86,7 +87,7 @@ def compare_command(
     found: Sequence[StudyResult],
     seeds: Sequence[int],
     epochs: int,
-    options: Mapping[str, Any],
+    options: RunOptions,
 ) -> list[str]:
     """The comparison of the best settings on seeds that tuning has not seen."""
     if not spec or not any(study.best for study in found):
@@ -97,10 +98,4 @@ def compare_command(
             words += ["-o", with_options(study.plan.contestant, study.best.options).spec]
     first = 0 if min(seeds) >= FRESH_SEEDS else max(seeds) + 1
     words += ["--seeds", str(FRESH_SEEDS), *(["--first-seed", str(first)] if first else []), "--epochs", str(epochs)]
-    for name, value in options.items():
-        flag = name.replace("_", "-")
-        if isinstance(value, bool):
-            words.append(f"--{'' if value else 'no-'}{flag}")
-        elif value is not None:
-            words += [f"--{flag}", f"{value:g}" if isinstance(value, float) else str(value)]
-    return words
+    return [*words, *options.flags()]
