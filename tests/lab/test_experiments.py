@@ -1,10 +1,9 @@
-"""The comparison: every optimizer with every seed, here or in workers, and what it gives back."""
+"""Comparisons: every optimizer with every seed, in this process or in workers, and the results."""
 
 from __future__ import annotations
 
 import dataclasses
 import importlib.util
-import io
 import os
 import shlex
 import signal
@@ -15,7 +14,6 @@ from typing import Any
 
 import pytest
 import torch
-from rich.console import Console
 from torch import Tensor
 from torch.nn import functional as F
 from typer.testing import CliRunner
@@ -24,25 +22,24 @@ from surefoot import lab
 from surefoot.cli import app
 from surefoot.lab import Results, compare
 from surefoot.lab.experiments import prepare
-from surefoot.lab.run.pool import Event, Processes, RunJob, TaskSource
-from surefoot.lab.run.progress import LiveDisplay, PlainLines, Progress, duration
+from surefoot.lab.run.pool import Event, Processes
+from surefoot.lab.run.progress import Progress
 from surefoot.lab.run.runner import without_timing
-from surefoot.lab.spec.config import OptimizerConfig, RunConfig, TaskConfig
 from surefoot.lab.spec.task import Task
 
 MakeTask = Callable[..., Task]
 
 
-def numbers(found: Results) -> dict[tuple[str, int], list[dict[str, Any]]]:
-    return {(run.label, run.seed): [without_timing(row) for row in run.epochs] for run in found.runs}
+def numbers(results: Results) -> dict[tuple[str, int], list[dict[str, Any]]]:
+    return {(run.label, run.seed): [without_timing(row) for row in run.epochs] for run in results.runs}
 
 
 def test_all_contestants_with_all_seeds(tiny_task: MakeTask, tmp_path: Path) -> None:
-    found = compare(tiny_task(), ["sgd", "adams"], seeds=[4, 2], epochs=2, out=tmp_path, progress=False)
-    assert [(run.label, run.seed) for run in found.runs] == [("SGD", 4), ("SGD", 2), ("AdamS", 4), ("AdamS", 2)]
-    assert found.ok
-    assert [run.config.optimizer.position for run in found.runs] == [0, 0, 1, 1]
-    assert numbers(Results.read(tmp_path)) == numbers(found)
+    results = compare(tiny_task(), ["sgd", "adams"], seeds=[4, 2], epochs=2, out=tmp_path, progress=False)
+    assert [(run.label, run.seed) for run in results.runs] == [("SGD", 4), ("SGD", 2), ("AdamS", 4), ("AdamS", 2)]
+    assert results.ok
+    assert [run.config.optimizer.position for run in results.runs] == [0, 0, 1, 1]
+    assert numbers(Results.read(tmp_path)) == numbers(results)
 
 
 def test_no_module_has_the_name_of_a_function() -> None:
@@ -121,12 +118,12 @@ def test_a_worker_that_dies_fails_its_run_only(tiny_task: MakeTask, tmp_path: Pa
         def step(self, closure: Any = None) -> None:  # type: ignore[override]
             os.kill(os.getpid(), signal.SIGKILL)
 
-    found = compare(tiny_task(), [Deadly, "sgd"], seeds=1, epochs=2, out=tmp_path, executor=Processes, progress=False)
-    assert not found.ok
-    [message] = found.failures.values()
+    results = compare(tiny_task(), [Deadly, "sgd"], seeds=1, epochs=2, out=tmp_path, executor=Processes, progress=False)
+    assert not results.ok
+    [message] = results.failures.values()
     assert "ended by signal SIGKILL" in message
-    assert [run.finished for run in found.runs] == [False, True]  # another worker took over
-    assert "SIGKILL" in str(found.runs[0].error)
+    assert [run.finished for run in results.runs] == [False, True]  # another worker took over
+    assert "SIGKILL" in str(results.runs[0].error)
 
 
 def test_failing_code_fails_its_run_and_the_others_go_on(tiny_task: MakeTask, tmp_path: Path) -> None:
@@ -134,22 +131,22 @@ def test_failing_code_fails_its_run_and_the_others_go_on(tiny_task: MakeTask, tm
         def step(self, closure: Any = None) -> None:  # type: ignore[override]
             raise ArithmeticError("one over zero")
 
-    found = compare(tiny_task(), [Broken, "sgd"], seeds=2, epochs=1, out=tmp_path, progress=False)
-    assert list(found.failures.values()) == ["ArithmeticError: one over zero"] * 2
-    assert not found.ok
-    assert [run.finished for run in found.runs] == [False, False, True, True]
-    assert "one over zero" in str(found.runs[0].error)
+    results = compare(tiny_task(), [Broken, "sgd"], seeds=2, epochs=1, out=tmp_path, progress=False)
+    assert list(results.failures.values()) == ["ArithmeticError: one over zero"] * 2
+    assert not results.ok
+    assert [run.finished for run in results.runs] == [False, False, True, True]
+    assert "one over zero" in str(results.runs[0].error)
 
 
 def test_a_diverged_run_is_a_result_and_the_others_go_on(tiny_task: MakeTask, tmp_path: Path) -> None:
     def explode(outputs: Tensor, targets: Tensor) -> Tensor:
         return F.cross_entropy(outputs, targets) * outputs.abs().mean().exp()
 
-    found = compare(
+    results = compare(
         tiny_task(loss=explode), ["sgd:lr=1e5", "sgd:lr=1e-6"], seeds=1, epochs=2, out=tmp_path, progress=False
     )
-    assert [run.diverged for run in found.runs] == [True, False]
-    assert found.ok
+    assert [run.diverged for run in results.runs] == [True, False]
+    assert results.ok
 
 
 @pytest.mark.parametrize(
@@ -183,7 +180,7 @@ def test_a_diverged_run_is_a_result_and_the_others_go_on(tiny_task: MakeTask, tm
         ({"batch_size": 3}, "options are for named tasks"),
     ],
 )
-def test_impossible_wishes_are_refused_before_any_work(
+def test_impossible_options_are_refused_before_any_work(
     tiny_task: MakeTask, tmp_path: Path, options: dict[str, Any], message: str
 ) -> None:
     arguments = {"task": tiny_task(), "seeds": 1, "epochs": 1, "out": tmp_path, "progress": False, **options}
@@ -193,7 +190,9 @@ def test_impossible_wishes_are_refused_before_any_work(
 
 
 def test_a_device_is_recorded_by_its_name() -> None:
-    setups = [prepare("digits-lr", ["adam"], seeds=1, epochs=1, device=one) for one in ("cpu", torch.device("cpu"))]
+    setups = [
+        prepare("digits-lr", ["adam"], seeds=1, epochs=1, device=device) for device in ("cpu", torch.device("cpu"))
+    ]
     first, second = (setup.config(setup.contestants[0], 0, 1) for setup in setups)
     assert first.device == second.device == "cpu"
     assert first.key == second.key
@@ -228,9 +227,11 @@ def test_a_function_may_make_the_optimizer_but_must(
     with pytest.raises(ValueError, match=message):
         compare(tiny_task(), ["sgd", f"{path}:{name}"], seeds=1, epochs=1, out=out, progress=False)
     assert not out.exists()
-    found = compare(tiny_task(), ["sgd", f"{path}:slow"], seeds=1, epochs=1, lr=0.5, out=out, progress=False)
-    assert found.ok
-    assert [row["valid_loss"] for row in found.runs[0].epochs] == [row["valid_loss"] for row in found.runs[1].epochs]
+    results = compare(tiny_task(), ["sgd", f"{path}:slow"], seeds=1, epochs=1, lr=0.5, out=out, progress=False)
+    assert results.ok
+    assert [row["valid_loss"] for row in results.runs[0].epochs] == [
+        row["valid_loss"] for row in results.runs[1].epochs
+    ]
     before = torch.random.get_rng_state()
     prepare(tiny_task(), [f"{path}:slow"], seeds=1, epochs=1)
     assert torch.equal(torch.random.get_rng_state(), before)
@@ -246,17 +247,17 @@ def test_weight_decay_is_the_papers_on_its_tasks_only(tiny_task: MakeTask) -> No
     assert "weight_decay" not in kwargs(tiny_task())
 
 
-def test_a_direction_told_later_holds_for_the_runs_that_are_there(tiny_task: MakeTask, tmp_path: Path) -> None:
+def test_a_direction_given_later_holds_for_the_runs_that_are_there(tiny_task: MakeTask, tmp_path: Path) -> None:
     def f1(outputs: Tensor, targets: Tensor) -> Tensor:
         return (outputs.argmax(-1) == targets).float().mean()
 
     options: dict[str, Any] = {"seeds": 2, "epochs": 1, "out": tmp_path, "progress": False}
     first = compare(tiny_task(metrics={"f1": f1}), ["sgd"], **options)
     assert not first.table(metrics=["valid_f1"]).comparisons[0].higher_is_better
-    told = compare(tiny_task(metrics={"f1": f1}, higher_is_better={"f1": True}), ["sgd"], **options)
-    assert [run.folder for run in told.runs] == [run.folder for run in first.runs]
-    for found in (told, Results.read(tmp_path)):
-        [row] = found.table(metrics=["valid_f1"]).comparisons
+    later = compare(tiny_task(metrics={"f1": f1}, higher_is_better={"f1": True}), ["sgd"], **options)
+    assert [run.folder for run in later.runs] == [run.folder for run in first.runs]
+    for results in (later, Results.read(tmp_path)):
+        [row] = results.table(metrics=["valid_f1"]).comparisons
         assert row.higher_is_better
 
 
@@ -264,11 +265,11 @@ def test_a_model_that_exits_fails_its_own_run(tiny_task: MakeTask, tmp_path: Pat
     def leave() -> torch.nn.Module:
         sys.exit(3)
 
-    found = compare(dataclasses.replace(tiny_task(), model=leave), ["sgd"], epochs=1, out=tmp_path, progress=False)
-    assert set(found.failures.values()) == {"SystemExit: 3"}
+    results = compare(dataclasses.replace(tiny_task(), model=leave), ["sgd"], epochs=1, out=tmp_path, progress=False)
+    assert set(results.failures.values()) == {"SystemExit: 3"}
 
 
-def test_code_that_the_key_cannot_try_is_told_by_its_runs(tiny_task: MakeTask, tmp_path: Path) -> None:
+def test_code_that_the_key_cannot_try_fails_its_runs(tiny_task: MakeTask, tmp_path: Path) -> None:
     def many(outputs: Tensor, targets: Tensor) -> Tensor:
         return outputs
 
@@ -285,87 +286,15 @@ def test_code_that_the_key_cannot_try_is_told_by_its_runs(tiny_task: MakeTask, t
         "model must return a torch.nn.Module, not NoneType": dataclasses.replace(tiny_task(), model=lambda: None),
     }
     for message, task in tasks.items():
-        found = compare(task, ["sgd"], seeds=1, epochs=1, out=tmp_path, progress=False)
-        assert message in next(iter(found.failures.values()))
+        results = compare(task, ["sgd"], seeds=1, epochs=1, out=tmp_path, progress=False)
+        assert message in next(iter(results.failures.values()))
 
 
 @pytest.mark.parametrize("name", ["long " * 200, "数字", "../../outside"])
 def test_any_name_of_a_task_makes_a_folder(tiny_task: MakeTask, tmp_path: Path, name: str) -> None:
-    found = compare(tiny_task(name), ["sgd"], seeds=1, epochs=1, out=tmp_path / "out", progress=False)
-    assert found.ok
+    results = compare(tiny_task(name), ["sgd"], seeds=1, epochs=1, out=tmp_path / "out", progress=False)
+    assert results.ok
     [folder] = (tmp_path / "out").iterdir()
     assert len(folder.name) < 80
     other = compare(tiny_task(name + "字"), ["sgd"], seeds=1, epochs=1, out=tmp_path / "out", progress=False)
-    assert other.runs[0].folder != found.runs[0].folder
-
-
-def make_requests(*labels: str, epochs: int = 4) -> list[RunJob]:
-    configs = [RunConfig(TaskConfig("toy"), OptimizerConfig(label), seed=0, epochs=epochs) for label in labels]
-    return [RunJob(i, config, Path("x"), TaskSource(), None) for i, config in enumerate(configs)]  # type: ignore[arg-type]
-
-
-def row(epoch: int, diverged: bool = False) -> dict[str, Any]:
-    loss = None if diverged else 0.5
-    return {"epoch": epoch, "train_loss": loss, "valid_loss": loss, "valid_accuracy": loss, "diverged": diverged}
-
-
-def follow(display: Progress) -> None:
-    with display:
-        for event in (
-            Event("done", 2),
-            Event("start", 0),
-            Event("epoch", 0, row(1)),
-            Event("epoch", 0, row(4)),
-            Event("done", 0),
-            Event("start", 1),
-            Event("waiting", 1),
-            Event("start", 1),
-            Event("epoch", 1, row(1, diverged=True)),
-            Event("done", 1),
-            Event("start", 3),
-            Event("failed", 3, message="no [memory]"),
-        ):
-            display.report(event)
-
-
-def test_plain_lines_tell_each_run_once() -> None:
-    out = io.StringIO()
-    follow(PlainLines(make_requests("Adam", "AdamS", "there", "SGD"), Console(file=out, width=300)))
-    lines = out.getvalue().splitlines()
-    assert lines[0].startswith("[2/4] Adam, seed 0: train 0.5, valid 0.5, accuracy 0.5 (")
-    assert "left" in lines[0]
-    assert lines[1].startswith("[2/4] AdamS, seed 0: another command is computing it; waiting")
-    assert lines[2].startswith("[3/4] AdamS, seed 0: diverged in epoch 1")
-    assert lines[3] == "[4/4] SGD, seed 0: failed: no [memory]"
-    assert lines[4:] == ["1 of 4 runs were there already"]
-
-
-def test_the_live_display_shows_what_runs_and_what_went_wrong() -> None:
-    out = io.StringIO()
-    console = Console(file=out, width=120, force_terminal=True)
-    requests = make_requests("Adam", "AdamS", "there", "SGD")
-    display = LiveDisplay(requests, console)
-    with display:
-        display.report(Event("start", 0))
-        display.report(Event("epoch", 0, row(2)))
-        console.print(display._bars.get_renderable())
-    assert "Adam, seed 0" in out.getvalue()
-    assert "train 0.5" in out.getvalue()
-    assert "0 of 4 runs" in out.getvalue()
-    follow(LiveDisplay(requests, console))
-    assert "SGD, seed 0 failed: no [memory]" in out.getvalue()
-    assert "diverged in epoch 1" in out.getvalue()
-
-
-def test_time_left_counts_what_was_trained_not_what_was_found() -> None:
-    display = Progress(make_requests("a", "b", "c", epochs=10))
-    assert display.time_left() == ""
-    display.report(Event("done", 0))
-    assert display.time_left() == ""
-    display._began -= 1000.0  # workers start slowly; that is not the speed of training
-    display.report(Event("epoch", 1, row(1)))
-    assert display.time_left() == ""
-    display._began -= 40.0
-    for epoch in range(2, 6):
-        display.report(Event("epoch", 1, row(epoch)))
-    assert display.time_left() == f"{duration(150)} left"  # 15 epochs at 10 s each
+    assert other.runs[0].folder != results.runs[0].folder

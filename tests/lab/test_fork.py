@@ -143,8 +143,8 @@ def test_a_damaged_start_is_told(tiny_task: MakeTask, tmp_path: Path) -> None:
     fork(task, ["adam"], at=1, seeds=1, epochs=1, out=tmp_path, progress=False)
     [base] = (tmp_path / ".base").rglob("checkpoint.pt")
     base.write_bytes(b"rubbish")
-    found = fork(task, ["adam", "sgd"], at=1, seeds=1, epochs=1, out=tmp_path, progress=False)
-    assert "checkpoint.pt is damaged" in next(iter(found.failures.values()))
+    results = fork(task, ["adam", "sgd"], at=1, seeds=1, epochs=1, out=tmp_path, progress=False)
+    assert "checkpoint.pt is damaged" in next(iter(results.failures.values()))
 
 
 def test_forks_record_the_command_that_computes_them(tiny_task: MakeTask, tmp_path: Path) -> None:

@@ -42,11 +42,11 @@ def takes(defaults: RunOptions, *names: str) -> Callable[[Callable[..., None]], 
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         signature = inspect.signature(command, eval_str=True)
-        own = {name: parameter for name, parameter in signature.parameters.items() if name != "options"}
+        parameters = {name: parameter for name, parameter in signature.parameters.items() if name != "options"}
         flags = {
             name: _parameter(name, flag.kind or kind, getattr(defaults, name), flag)
             for name, (kind, flag) in flags_of(RunOptions).items()
-            if name not in own and (not names or name in names)
+            if name not in parameters and (not names or name in names)
         }
         quiet = inspect.Parameter("quiet", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=False, annotation=Quiet)
 
@@ -56,7 +56,8 @@ def takes(defaults: RunOptions, *names: str) -> Callable[[Callable[..., None]], 
             given = {name: arguments.pop(name) for name in flags}
             command(RunOptions.read({**given, "progress": not quiet}), **arguments)
 
-        run.__signature__ = signature.replace(parameters=[*own.values(), *flags.values(), quiet])  # type: ignore[attr-defined]
+        shown = [*parameters.values(), *flags.values(), quiet]
+        run.__signature__ = signature.replace(parameters=shown)  # type: ignore[attr-defined]
         return run
 
     return decorate

@@ -62,7 +62,7 @@ class RunOptions:
     address: Annotated[str | None, Flag("Address of the Ray cluster.")] = None
     threads: Annotated[int, Flag("Threads per run; part of what identifies a run.", minimum=1)] = 1
     device: Annotated[str, Flag("Device of the model and data.")] = "cpu"
-    lr: Annotated[float, Flag("Learning rate of optimizers that do not set their own.")] = 1e-3
+    lr: Annotated[float | None, Flag("Learning rate of optimizers that do not set their own.")] = 1e-3
     weight_decay: Annotated[float | None, Flag("Weight decay likewise; on named tasks 1e-4 when not given.")] = None
     data_dir: Annotated[Path | None, Flag("Where the data sets are; else SUREFOOT_DATA, else downloaded.")] = None
     batch_size: Annotated[int | None, Flag("Batch size.", minimum=1)] = None
@@ -101,7 +101,7 @@ class RunOptions:
             executor=self.executor or PoolName.local.value,
             device=_device_name(self.device),
             lr=_number("lr", self.lr),
-            weight_decay=None if self.weight_decay is None else _number("weight_decay", self.weight_decay),
+            weight_decay=_number("weight_decay", self.weight_decay),
             data_dir=None if self.data_dir is None else Path(self.data_dir),
         )
 
@@ -147,19 +147,19 @@ def shows_options(function: Function) -> Function:
     In its documentation they take the place of the line that describes `options`.
     """
     signature = inspect.signature(function)
-    flags = flags_of(RunOptions)
     hints = get_type_hints(RunOptions)
-    own = {name: p for name, p in signature.parameters.items() if p.kind is not p.VAR_KEYWORD}
+    hints |= {name: str | hint for name, hint in hints.items() if Path in (hint, *get_args(hint))}
+    written = {name: p for name, p in signature.parameters.items() if p.kind is not p.VAR_KEYWORD}
     shared = [
         inspect.Parameter(
             option.name, inspect.Parameter.KEYWORD_ONLY, default=option.default, annotation=hints[option.name]
         )
         for option in fields(RunOptions)
-        if option.name not in own and option.name != "more"
+        if option.name not in written and option.name != "more"
     ]
     rest = inspect.Parameter("task_options", inspect.Parameter.VAR_KEYWORD, annotation=Any)
-    function.__signature__ = signature.replace(parameters=[*own.values(), *shared, rest])  # type: ignore[attr-defined]
-    lines = {name: flag.help for name, (_, flag) in flags.items() if name not in own}
+    function.__signature__ = signature.replace(parameters=[*written.values(), *shared, rest])  # type: ignore[attr-defined]
+    lines = {name: flag.help for name, (_, flag) in flags_of(RunOptions).items() if name not in written}
     lines |= {"progress": "Show progress; or a function that makes the display."}
     lines |= {"task_options": "Other options of the task, for a function that makes it."}
     text = "\n".join(f"        {name}: {line}" for name, line in lines.items())
@@ -175,10 +175,12 @@ def check_count(name: str, value: Any) -> None:
         raise ValueError(f"{name} must be at least 1, got {value}")
 
 
-def _number(name: str, value: Any) -> float:
-    """A finite number; one of NumPy or in a tensor as a float."""
+def _number(name: str, value: Any) -> Any:
+    """None or a finite number; one of NumPy or in a tensor as a float."""
     import torch
 
+    if value is None:
+        return None
     try:
         is_number = isinstance(value, Real | torch.Tensor) and not isinstance(value, bool)
         finite = is_number and math.isfinite(float(value))
