@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,14 @@ def test_round_trip_keeps_every_result(paper_run: MakeRun, tmp_path: Path) -> No
     for one, other in zip(back, runs):
         assert one.epochs == [{**row, "seconds": 2.0} for row in other.epochs]
         assert (one.diverged, one.finished, one.error) == (other.diverged, True, None)
+
+
+def test_commands_are_left_out(paper_run: MakeRun, tmp_path: Path) -> None:
+    run = paper_run(LR, "Adam", 0)
+    provenance = replace(run.config.provenance, command="surefoot compare mnist-lr --data-dir /home/me/data")
+    write_archive(tmp_path / "runs.jsonl", [Run(run.folder, replace(run.config, provenance=provenance), run.epochs)])
+    assert "/home/me" not in (tmp_path / "runs.jsonl").read_text()
+    assert [back.config for back in read_archive(tmp_path / "runs.jsonl")] == [run.config]
 
 
 def test_folder_and_archive_are_merged_and_the_longer_run_counts(
