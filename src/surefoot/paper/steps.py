@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from surefoot.lab.experiments import prepare
+from surefoot.lab.report.tables import csv_text
 from surefoot.lab.run.trainer import Trainer, pinned_arithmetic
 from surefoot.lab.store import write_atomic
 from surefoot.paper.ablation import CNN_EPOCHS, IMAGES
 from surefoot.paper.plan import spec_of
 from surefoot.paper.published import EPOCHS, OPTIMIZERS, eta_of, plain_configurations
-from surefoot.paper.tables import csv_text
 
 NAME = "steps.csv"
 #: Points kept of each epoch: each is the mean over a tenth of its steps.

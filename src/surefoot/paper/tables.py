@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from surefoot._extras import require
 from surefoot.lab.analyse.groups import group_runs, value_at
 from surefoot.lab.analyse.stats import MeanStd, holm, holm_levels, paired
 from surefoot.lab.analyse.verdicts import Side, decide
+from surefoot.lab.report.tables import csv_text, markdown_table
 from surefoot.lab.store import Run
 from surefoot.paper.ablation import HORIZONS, IMAGES, RATES, at_horizon, runs_by_rate, runs_by_variant
 from surefoot.paper.cells import RECORDED, Replication, TableCell, by_row, spread_at, table_cells
@@ -21,31 +21,6 @@ from surefoot.paper.published import METRICS, SEEDS, Configuration, configuratio
 HEADS = {"train_loss": "train loss", "val_loss": "val. loss", "val_acc": "val. acc. (%)"}
 EVIDENCE = ["paired by seed", "claimed", "ours (95% interval)", "published", "verdict"]
 VERDICTS = ("matches", "differs", "not run")
-
-
-def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table.
-
-    >>> print(markdown_table(["a", "b"], [["1", "2|3"]]))
-    | a | b |
-    | --- | --- |
-    | 1 | 2\\|3 |
-    <BLANKLINE>
-    """
-    lines = [list(head), ["---"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines) + "\n"
-
-
-def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Rows as CSV, with the columns in the order of the first row.
-
-    >>> csv_text([{"a": 1, "b": 0.5}, {"a": "", "b": True}])
-    'a,b\\n1,0.5\\n,True\\n'
-    """
-    # Python's objects as they are: a column of floats would write 2 beside an empty cell as 2.0
-    frame = require("pandas", extra="lab").DataFrame(rows, dtype=object)
-    text: str = frame.to_csv(index=False, lineterminator="\n")
-    return text
 
 
 def scorecard(replication: Replication, notes: Sequence[str] = ()) -> str:

@@ -97,4 +97,6 @@ def test_html_escapes(summary, run):
     text = tables.to_html(summary)
     assert text.count("<table") == 3
     assert "<td>AdamS eta=0.0001</td>" in text
+    for row in summary.comparisons:
+        assert f"<td>{row.verdict.sentence}</td>" in text  # however long
     assert "| &lt;i&gt; $" in tables.to_html(summarise([run(ODD, seed) for seed in range(2)]))

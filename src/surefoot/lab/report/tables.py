@@ -6,7 +6,7 @@ import html
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from surefoot._extras import require
@@ -170,11 +170,22 @@ def to_markdown(summary: Summary) -> str:
     """The tables as Markdown, one per task and metric."""
     parts = []
     for rows in summary.tables():
-        lines = [[*COLUMNS], ["---", *["---:"] * (len(COLUMNS) - 2), "---"]]
-        lines += [[_escape_markdown(cell(row)) for cell in COLUMNS.values()] for row in rows]
-        body = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-        parts.append(f"**{_escape_markdown(caption(rows[0]))}**\n\n{body}\n")
+        cells = [[_escape_markdown(cell(row)) for cell in COLUMNS.values()] for row in rows]
+        numbers = list(COLUMNS)[1:-1]
+        parts.append(f"**{_escape_markdown(caption(rows[0]))}**\n\n{markdown_table(list(COLUMNS), cells, numbers)}")
     return "\n".join(parts)
+
+
+def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]], right: Collection[str] = ()) -> str:
+    """A Markdown table; the columns named in `right` are aligned to the right.
+
+    >>> print(markdown_table(["name", "n"], [["a|b", "2"]], right=["n"]), end="")
+    | name | n |
+    | --- | ---: |
+    | a\\|b | 2 |
+    """
+    lines = [head, ["---:" if name in right else "---" for name in head], *rows]
+    return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n" for line in lines)
 
 
 def to_html(summary: Summary) -> str:
@@ -209,9 +220,17 @@ def to_csv(summary: Summary) -> str:
     >>> to_csv(Summary((), (), ())).split(",")[:3]
     ['task', 'metric', 'label']
     """
-    records = [row.record() for row in summary.comparisons]
-    # Python's objects as they are: a column of its own type would write whole numbers beside a gap as 2.0.
-    frame = _pandas().DataFrame(records, columns=list(RECORD_COLUMNS), dtype=object)
+    return csv_text([row.record() for row in summary.comparisons], RECORD_COLUMNS)
+
+
+def csv_text(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] | None = None) -> str:
+    """Rows as CSV, by default with the columns in the order of the first row.
+
+    >>> csv_text([{"a": 1, "b": 0.5}, {"a": "", "b": True}])
+    'a,b\\n1,0.5\\n,True\\n'
+    """
+    # Python's objects as they are: a column of floats would write 2 beside an empty cell as 2.0.
+    frame = _pandas().DataFrame(rows, columns=columns, dtype=object)
     return frame.to_csv(index=False, lineterminator="\n")
 
 
@@ -235,7 +254,8 @@ def _pandas() -> Any:
 
 
 def _escape_markdown(text: str) -> str:
-    return re.sub(r"([\\|*_`<\[\]])", r"\\\1", text).replace("\n", " ")
+    """Text that means itself in Markdown; `markdown_table` escapes the bar."""
+    return re.sub(r"([\\*_`<\[\]])", r"\\\1", text).replace("\n", " ")
 
 
 _LATEX = {
