@@ -36,7 +36,7 @@ KERNEL_IS_TORCHS = (BASELINE, "the same again", "surefoot")
 
 def sets() -> dict[str, Shapes]:
     """Parameter sets by name."""
-    from surefoot.lab.spec.models import CNN, MLP
+    from surefoot.lab.spec.builtin import CNN, MLP
 
     width, blocks = 512, [[(1536, 512), (1536,), (512, 512), (512,), (2048, 512), (2048,), (512, 2048), (512,)]] * 10
     norms = [(width,), (width,), (width,), (width,)]

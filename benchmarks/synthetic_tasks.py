@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 
 from surefoot.lab import Task
-from surefoot.lab.spec import inputs
-from surefoot.lab.spec.models import CNN, MLP, LogisticRegression
+from surefoot.lab.spec.builtin import CNN, MLP, CropAndFlip, LogisticRegression, Normalise, mean_and_std
 
 
 def _images(count: int, *shape: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -19,7 +18,7 @@ def _images(count: int, *shape: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 def _grey(name: str, model: type[torch.nn.Module]) -> Task:
     (x, y), (valid_x, valid_y) = _images(60_000, 1, 28, 28), _images(10_000, 1, 28, 28)
-    normalise = inputs.Normalise(*inputs.mean_and_std(x))
+    normalise = Normalise(*mean_and_std(x))
     return Task(name, model, train=(normalise(x).flatten(1), y), valid=(normalise(valid_x).flatten(1), valid_y))
 
 
@@ -36,5 +35,5 @@ def mlp() -> Task:
 def cnn() -> Task:
     """c64-c64-c128-1000 on 50000 colour images of 32x32, with crops and flips."""
     train, valid = _images(50_000, 3, 32, 32), _images(10_000, 3, 32, 32)
-    augment = inputs.CropAndFlip(inputs.Normalise(*inputs.mean_and_std(train[0])))
+    augment = CropAndFlip(Normalise(*mean_and_std(train[0])))
     return Task("synthetic-cnn", CNN, train=train, valid=valid, prepare=augment)

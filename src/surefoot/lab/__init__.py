@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from surefoot.lab.experiments import fork as fork
     from surefoot.lab.results import Results as Results
     from surefoot.lab.spec.contestant import Contestant as Contestant
+    from surefoot.lab.spec.find import find_task as find_task
     from surefoot.lab.spec.task import Task as Task
-    from surefoot.lab.spec.task import find_task as find_task
     from surefoot.lab.store import Run as Run
     from surefoot.lab.store import read_runs as read_runs
 
@@ -21,7 +21,7 @@ _HOME = {
     "Run": "store",
     "Task": "spec.task",
     "compare": "experiments",
-    "find_task": "spec.task",
+    "find_task": "spec.find",
     "fork": "experiments",
     "read_runs": "store",
 }

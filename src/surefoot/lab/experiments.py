@@ -17,12 +17,12 @@ from surefoot.lab.results import Results
 from surefoot.lab.run.pool import InProcess, MakePool, OnEvent, Outcome, Processes, RunJob, TaskSource, run_all
 from surefoot.lab.run.progress import make_progress
 from surefoot.lab.run.runner import is_done
+from surefoot.lab.spec.builtin import NAMED, PAPER_WEIGHT_DECAY
+from surefoot.lab.spec.code import FAULTS
 from surefoot.lab.spec.config import ForkConfig, Purpose, RunConfig, TaskConfig, folder_of
 from surefoot.lab.spec.contestant import Contestant, parse_all
 from surefoot.lab.spec.options import PoolName, RunOptions, check_count, check_device, shows_options
-from surefoot.lab.spec.task import NAMED, PAPER_WEIGHT_DECAY, Task
-from surefoot.lab.spec.task_code import task_code, task_identity
-from surefoot.lab.spec.user_code import FAULTS
+from surefoot.lab.spec.task import Task
 from surefoot.lab.store import Run, StoreError, read_config, read_run, write_config
 
 #: The paper's method next to its baseline; what `surefoot compare` shows when nothing is asked for.
@@ -180,27 +180,25 @@ class Setup:
     defaults: Mapping[str, Any]
 
     @cached_property
-    def code(self) -> str:
-        """Fingerprint of the task's code, taken once: its functions may change while they run."""
-        return task_code(self.task)
+    def task_config(self) -> TaskConfig:
+        """What the runs record of the task, taken once: its functions may change what they keep while they run."""
+        return TaskConfig.plan(self.task, self.source.spec)
 
     @cached_property
     def checked_source(self) -> TaskSource:
         """The source of the runs: another process that loads the task refuses it if it was edited since."""
-        return replace(self.source, task=self.task, planned=task_identity(self.task, self.code))
+        return replace(self.source, task=self.task, planned=self.task_config)
 
     def config(self, contestant: Contestant, seed: int, epochs: int, **more: Any) -> RunConfig:
         """The configuration of one run; `more` is purpose, position, fork and command of `RunConfig.plan`."""
         return RunConfig.plan(
-            self.task,
+            self.task_config,
             contestant,
             seed=seed,
             epochs=epochs,
             threads=self.options.threads,
             device=self.options.device,
             defaults=self.defaults,
-            code=self.code,
-            spec=self.source.spec if self.code else "",
             **more,
         )
 
@@ -258,7 +256,7 @@ def _check_factories(setup: Setup) -> None:
     factories = [contestant for contestant in setup.contestants if not isinstance(contestant.cls, type)]
     if not factories:
         return
-    _ = setup.code  # taken before the model is made: the task's functions may change what they keep
+    _ = setup.task_config  # taken before the model is made: the task's functions may change what they keep
     with torch.random.fork_rng(devices=[]):
         try:
             params = list(setup.task.fresh_model().parameters())

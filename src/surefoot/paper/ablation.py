@@ -18,9 +18,9 @@ import torch
 from torch.optim.optimizer import ParamsT
 
 from surefoot.lab.analyse.groups import preferred
+from surefoot.lab.spec.builtin import PAPER_WEIGHT_DECAY
 from surefoot.lab.spec.code import RECORDED_AS
 from surefoot.lab.spec.contestant import written
-from surefoot.lab.spec.task import PAPER_WEIGHT_DECAY
 from surefoot.lab.store import Run
 from surefoot.paper.published import Configuration, eta_of
 from surefoot.statistics import LossStats

@@ -10,8 +10,8 @@ from typing import NamedTuple
 from surefoot._extras import require
 from surefoot.lab.analyse.groups import preferred, value_at
 from surefoot.lab.analyse.stats import LEVEL, MeanStd, mean_std
+from surefoot.lab.spec.builtin import PAPER_WEIGHT_DECAY
 from surefoot.lab.spec.config import Purpose, RunConfig
-from surefoot.lab.spec.task import PAPER_WEIGHT_DECAY
 from surefoot.lab.store import Run
 from surefoot.paper.published import (
     METRICS,

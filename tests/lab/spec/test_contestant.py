@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import surefoot
-from surefoot.lab.spec.code import code_digest
+from surefoot.lab.spec.code import fingerprint
 from surefoot.lab.spec.contestant import Contestant, accepted_options, load_class, parse_all
 
 
@@ -240,18 +240,5 @@ def test_code_of_a_script_goes_by_its_own_lines(tmp_path: Path, monkeypatch: pyt
         module.__file__ = str(script)
         monkeypatch.setitem(sys.modules, "__main__", module)
         exec(compile(script.read_text(), str(script), "exec"), vars(module))
-        digests.append(code_digest(module.Mine))
+        digests.append(fingerprint(module.Mine))
     assert digests[0] == digests[1] != digests[2]
-
-
-def test_code_without_a_source_goes_by_its_instructions() -> None:
-    def compiled(text: str) -> object:
-        names: dict[str, object] = {"__name__": "__main__"}
-        exec(compile(text, "<a cell>", "exec"), names)
-        return names["f"]
-
-    one, same, other = (code_digest(compiled(f"def f(x):\n    return x * {n}")) for n in (2, 2, 3))
-    assert one == same != other
-    # A function inside is told by its own instructions, not by where it lies in memory.
-    one, same, other = (code_digest(compiled(f"def f(x):\n    return (lambda y: y * {n})(x)")) for n in (2, 2, 3))
-    assert one == same != other

@@ -13,9 +13,7 @@ import pytest
 import torch
 
 from surefoot.lab.spec import datasets as data
-from surefoot.lab.spec import download
-from surefoot.lab.spec.datasets import load, read_cifar, read_idx
-from surefoot.lab.spec.download import DataError, Source, fetch
+from surefoot.lab.spec.datasets import DataError, Source, fetch, load, read_cifar, read_idx
 
 
 def idx(values: torch.Tensor) -> bytes:
@@ -222,8 +220,8 @@ def serve(monkeypatch, name, root, mirrors, files):
     for file, content in files.items():
         (root / file).write_bytes(content)
     known = {file: hashlib.sha256(content).hexdigest() for file, content in files.items()}
-    folder = download.SOURCES[name].folder
-    monkeypatch.setitem(download.SOURCES, name, Source(folder, tuple(mirrors), known))
+    folder = data.SOURCES[name].folder
+    monkeypatch.setitem(data.SOURCES, name, Source(folder, tuple(mirrors), known))
 
 
 def packed_mnist() -> dict[str, bytes]:
@@ -268,8 +266,8 @@ def test_second_mirror_helps_out(server, dead_address, monkeypatch):
 
 @pytest.mark.parametrize("name", ["mnist", "fashion-mnist", "cifar10"])
 def test_no_network_names_three_ways_out(dead_address, monkeypatch, tmp_path, name):
-    source = download.SOURCES[name]
-    monkeypatch.setitem(download.SOURCES, name, Source(source.folder, (dead_address,), source.files))
+    source = data.SOURCES[name]
+    monkeypatch.setitem(data.SOURCES, name, Source(source.folder, (dead_address,), source.files))
     with pytest.raises(DataError) as caught:
         load(name)
     message = str(caught.value)
@@ -340,7 +338,7 @@ def test_hostile_or_broken_archive_leaves_nothing(server, monkeypatch, tmp_path,
 
 
 def test_sources_are_complete():
-    for name, source in download.SOURCES.items():
+    for name, source in data.SOURCES.items():
         assert name in data.NAMES
         assert all(mirror.endswith("/") for mirror in source.mirrors)
         assert all(len(bytes.fromhex(sha256)) == 32 for sha256 in source.files.values())

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from surefoot.lab.analyse.groups import ContestantRuns, TaskGroup
 from surefoot.lab.report.forks import fork_start, forked_at, keeps_state
+from surefoot.lab.spec.builtin import NAMED, PAPER_WEIGHT_DECAY
 from surefoot.lab.spec.contestant import written
-from surefoot.lab.spec.task import NAMED, PAPER_WEIGHT_DECAY
 
 #: In the name of a class or an option that no command can find.
 _NOWHERE = ("__main__:", "<locals>", " at 0x")

@@ -24,11 +24,11 @@ from typing import Any, Literal, Protocol, Self
 from surefoot._extras import require
 from surefoot.lab.run.memory import keep_freed_memory
 from surefoot.lab.run.runner import run
-from surefoot.lab.spec.config import RunConfig
+from surefoot.lab.spec.code import FAULTS
+from surefoot.lab.spec.config import RunConfig, TaskConfig
 from surefoot.lab.spec.contestant import Contestant
-from surefoot.lab.spec.task import Task, TaskError, find_task
-from surefoot.lab.spec.task_code import task_code, task_identity
-from surefoot.lab.spec.user_code import FAULTS
+from surefoot.lab.spec.find import find_task
+from surefoot.lab.spec.task import Task, TaskError
 from surefoot.lab.store import Busy, StoreError, write_atomic
 
 
@@ -41,15 +41,15 @@ class TaskSource:
     overrides: Mapping[str, Any] = field(default_factory=dict)
     #: The task itself, where it is loaded already; another process loads it again if it has a spec.
     task: Task | None = None
-    #: `task_identity` of the task that the runs were planned with; '' accepts any.
-    planned: str = ""
+    #: What the runs record of the task; None accepts any.
+    planned: TaskConfig | None = None
 
     def load(self) -> Task:
         """The task; refused if it changed since the runs were planned: they would be filed under the old one."""
         if self.task is not None:
             return self.task
         task = find_task(self.spec, self.data_dir, **self.overrides)
-        if self.planned and task_identity(task, task_code(task)) != self.planned:
+        if self.planned is not None and TaskConfig.plan(task, self.spec) != self.planned:
             raise TaskError(f"the task {self.spec!r} changed after the command began; start the command again")
         return task
 

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from surefoot.lab.run.trainer import Trainer, lists_to_tuples, pinned_arithmetic
+from surefoot.lab.spec.code import FAULTS
 from surefoot.lab.spec.config import ForkConfig, RunConfig
 from surefoot.lab.spec.contestant import Contestant, accepted_options
-from surefoot.lab.spec.user_code import FAULTS
 from surefoot.lab.store import (
     Busy,
     MetricsLog,

@@ -1,154 +1,393 @@
-"""Any value in words that every process would use: what the user's code is, as it was loaded.
+"""Loads users' Python code, and takes its fingerprint: edited code is another optimizer or another task.
 
-Code goes by its instructions and not by its file, which may have been edited since: a key made of the new text would
-file what the old code computes under the new code's name.
+What counts is source text. Code of a module counts with the text of its file and of the users' modules that it
+imports, as they were when first seen. Code of a notebook or a script counts with the source of the function or class
+and with the functions, classes and values that it reads. Closures, defaults and attributes of objects count by value,
+installed packages by the text of the file, and torch and surefoot by name: runs record their versions.
 """
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import dis
 import functools
 import hashlib
+import importlib.util
 import inspect
+import linecache
+import os
+import random
 import sys
 import sysconfig
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
 
-from surefoot.lab.spec import datasets as data
+from surefoot.lab.spec.datasets import digest
+from surefoot.lab.spec.task import Task
 
-#: What has a version that runs record.
+#: Packages whose version a run records.
 _VERSIONED = ("torch", "surefoot", "builtins")
 
 #: Classes that moved, with the path they had in runs recorded before. Keys and records keep the old path.
 RECORDED_AS = {"surefoot.paper.ablation:ScaledAdam": "surefoot.lab.paper.ablation:ScaledAdam"}
 
+#: What a user's code may end with; without SystemExit a script that calls sys.exit() would end the command unexplained.
+FAULTS = (Exception, SystemExit)
 
-def code_digest(thing: Any) -> str:
-    """Digest of a class, function or module: '' for torch and surefoot, which have versions.
 
-    What is installed goes by its file; the user's own by what it was loaded as, with its parents and helpers.
+class CodeError(ValueError):
+    """Code that cannot be imported, or whose source is unknown; the message says which and why."""
+
+
+def error_text(error: BaseException) -> str:
+    """An error in a user's code by its kind and message, on one line.
+
+    >>> error_text(NameError("name 'x' is not defined"))
+    "NameError: name 'x' is not defined"
+    """
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+
+
+def load_file(path: Path, name: str) -> ModuleType:
+    """Run a Python file as a module.
+
+    Args:
+        path: the file; its neighbours can be imported by it.
+        name: what the module's name begins with; a hash of the path follows.
+    """
+    path = path.expanduser().resolve()
+    if not path.is_file():
+        raise CodeError(f"there is no file {path}")
+    # The file's neighbours are importable, as when it is run as a script; last, so that they hide nothing.
+    if str(path.parent) not in sys.path:
+        sys.path.append(str(path.parent))
+    name = f"{name}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+    module = ModuleType(name)
+    module.__file__ = str(path)
+    sys.modules[name] = module  # dataclasses and pickle look their own module up there
+    content = path.read_bytes()
+    _SEEN[name] = _ModuleText.read(module, content)
+    try:
+        # Not through an import: its bytecode cache can miss an edit made within the same second.
+        exec(compile(content, str(path), "exec"), module.__dict__)
+    except FAULTS as error:
+        sys.modules.pop(name, None)
+        raise CodeError(f"{path} could not be imported ({error_text(error)})") from error
+    return module
+
+
+def import_module(name: str) -> ModuleType:
+    """Import a module by its name, also from the current folder."""
+    if not name or name.startswith("."):
+        raise CodeError(f"{name!r} is not the name of a module")
+    if os.getcwd() not in sys.path:  # console scripts, unlike `python -m`, do not look here
+        sys.path.append(os.getcwd())
+    try:
+        return importlib.import_module(name)
+    except FAULTS as error:
+        raise CodeError(f"the module {name} could not be imported ({error_text(error)})") from error
+
+
+def fingerprint(thing: Any) -> str:
+    """Fingerprint of a class, function or module; '' for those of torch and surefoot.
+
+    >>> fingerprint(torch.optim.SGD)
+    ''
     """
     if _package(thing) in _VERSIONED:
         return ""
-    return text_digest(described(thing)) if _is_users(thing) else _file_digest(thing)
+    return _hash(_Description().of(thing)) if _is_user_defined(thing) else _file_digest(thing)
 
 
-def text_digest(text: str) -> str:
-    """A short digest of a text."""
-    return _hash(text.encode())
+def task_fingerprint(task: Task) -> str:
+    """Fingerprint of what a task computes with; '' for a built-in one, whose name and settings say it.
+
+    Beside the code of its functions it has what they give on a few examples, which also shows a change that is in no
+    source text, such as another value of a global.
+    """
+    if task.is_built_in:
+        return ""
+    functions = {"model": task.model, "loss": task.loss, "prepare": task.prepare, "metrics": dict(task.metrics)}
+    code = _Description().of(functions)  # before the probe, which may change what a function keeps
+    return _hash("\n".join([code, *_behaviour_probe(task)]))
+
+
+def _behaviour_probe(task: Task) -> list[str]:
+    """The initial weights, and the loss of four examples.
+
+    Both are rounded, so that another processor gives the same; "none" where the code fails, because the run will say
+    why, and where it does not repeat itself.
+    """
+    first, second = _probe_once(task), _probe_once(task)
+    return [text if text == again else "none" for text, again in zip(first, second)]
+
+
+def _probe_once(task: Task) -> tuple[str, str]:
+    weights = loss = "none"
+    with _fixed_random_numbers(), torch.no_grad():
+        try:
+            model = task.fresh_model().cpu().eval()
+        except FAULTS:  # the runs will say why
+            return weights, loss
+        with suppress(*FAULTS):
+            weights = _Description(_rounded).of(model)
+        with suppress(*FAULTS):
+            inputs, targets = (part[:4].clone().cpu() for part in task.train)
+            if task.prepare is not None:
+                inputs = task.prepare(inputs, torch.Generator().manual_seed(0))
+            loss = f"{float(task.loss(model(inputs), targets)):.4g}"
+    return weights, loss
+
+
+@contextmanager
+def _fixed_random_numbers() -> Iterator[None]:
+    """Fixed random numbers of torch, Python and NumPy and one thread inside; the caller's are restored."""
+    numpy = sys.modules.get("numpy")
+    before = random.getstate(), numpy.random.get_state() if numpy else None, torch.get_num_threads()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        random.seed(0)
+        if numpy:
+            numpy.random.seed(0)
+        torch.set_num_threads(1)
+        try:
+            yield
+        finally:
+            random.setstate(before[0])
+            if numpy:
+                numpy.random.set_state(before[1])
+            torch.set_num_threads(before[2])
+
+
+def _rounded(tensor: Tensor) -> str:
+    """A tensor by sums of positive numbers, which do not cancel and so survive rounding; the ramp shows the order."""
+    flat = torch.view_as_real(tensor).flatten() if tensor.is_complex() else tensor.flatten()
+    flat = flat[:: 1 + (len(flat) >> 20)].double()  # a million of its numbers say as much, in less memory
+    ramp = torch.linspace(1, 2, len(flat), dtype=torch.float64)
+    sums = [flat.abs().sum(), (flat.abs() * ramp).sum(), flat.clamp(min=0).sum()]
+    return f"{tensor.dtype}{tuple(tensor.shape)}" + ",".join(f"{float(part):.6g}" for part in sums)
 
 
 def _exact(tensor: Tensor) -> str:
-    return f"{tensor.dtype}{tuple(tensor.shape)}{data.digest(tensor.detach().cpu())}"
-
-
-def described(value: Any, tensor: Any = _exact) -> str:
-    """A value in words that are the same in every process: no addresses, no order of sets.
-
-    A function goes by its instructions and what it binds: closure, defaults and the globals it reads; an object by its
-    class and attributes. Of strangers' objects only plain attributes count, so that their caches do not.
-
-    Args:
-        value: anything.
-        tensor: how to describe a tensor.
-
-    >>> described([1, {"b": 2.0, "a": None}]), described({"z", "y"})
-    ("[1,{'a':None,'b':2.0}]", "set['y','z']")
-    """
-    return _Description(tensor).of(value)
+    return f"{tensor.dtype}{tuple(tensor.shape)}{digest(tensor)}"
 
 
 class _Description:
-    def __init__(self, tensor: Any) -> None:
-        self.tensor = tensor
-        self.around: list[int] = []  # what is being described, by id: one of these again is a circle
-        self.known: dict[int, tuple[str, Any]] = {}  # with the value itself, or its id would be another's one day
+    """Describes any value in words that are the same in every process: no addresses, no order of sets.
+
+    >>> _Description().of([1, {"b": 2.0, "a": None}]), _Description().of({"z", "y"})
+    ("[1,{'a':None,'b':2.0}]", "set['y','z']")
+    """
+
+    def __init__(self, tensor: Callable[[Tensor], str] = _exact) -> None:
+        self._tensor = tensor
+        self._open: list[int] = []  # ids of what is being described: a value that contains itself is found here
+        self._known: dict[int, tuple[str, Any]] = {}  # keeps the value too, so that no other one gets its id
 
     def of(self, value: Any) -> str:
         if value is None or isinstance(value, bool | int | float | complex | str | bytes):
             return repr(value)
-        if id(value) in self.around:
-            return f"#{self.around.index(id(value))}"
-        if id(value) not in self.known:
-            self.around.append(id(value))
-            text = self._new(value)
-            self.around.pop()
-            self.known[id(value)] = (text if len(text) < 200 else _hash(text.encode())), value
-        return self.known[id(value)][0]
+        if id(value) in self._open:
+            return f"#{self._open.index(id(value))}"
+        if id(value) not in self._known:
+            self._open.append(id(value))
+            text = self._describe(value)
+            self._open.pop()
+            self._known[id(value)] = (text if len(text) < 200 else _hash(text)), value
+        return self._known[id(value)][0]
 
-    def _new(self, value: Any) -> str:
-        if isinstance(value, Tensor):
-            return str(self.tensor(value))
-        if isinstance(value, Mapping):
-            return "{" + ",".join(sorted(f"{self.of(key)}:{self.of(value[key])}" for key in value)) + "}"
-        if isinstance(value, tuple | list):
-            return "[" + ",".join(self.of(item) for item in value) + "]"
-        if isinstance(value, set | frozenset):
-            return "set[" + ",".join(sorted(self.of(item) for item in value)) + "]"
-        if isinstance(value, functools.partial):
-            return self.of([value.func, value.args, value.keywords])
-        if isinstance(value, functools._lru_cache_wrapper):
-            return self.of(value.__wrapped__)
-        if isinstance(value, MethodType):
-            return self.of([value.__func__, value.__self__])
-        if isinstance(value, FunctionType):
-            return self._function(value)
-        if isinstance(value, type):
-            return self._class(value)
-        if isinstance(value, ModuleType):
-            return _hash(_loaded(value)) if _is_users(value) else value.__name__
-        if isinstance(value, BuiltinFunctionType):
-            return f"{value.__module__}:{value.__qualname__}"
-        return self._module(value) if isinstance(value, nn.Module) else self._object(value)
+    def _describe(self, value: Any) -> str:
+        match value:
+            case Tensor():
+                return f"{value.requires_grad}{self._tensor(value.detach())}"
+            case Mapping():
+                return "{" + ",".join(sorted(f"{self.of(key)}:{self.of(value[key])}" for key in value)) + "}"
+            case tuple() | list():
+                return "[" + ",".join(self.of(item) for item in value) + "]"
+            case set() | frozenset():
+                return "set[" + ",".join(sorted(self.of(item) for item in value)) + "]"
+            case functools.partial():
+                return self.of([value.func, value.args, value.keywords])
+            case functools._lru_cache_wrapper():
+                return self.of(value.__wrapped__)
+            case MethodType():
+                return self.of([value.__func__, value.__self__])
+            case FunctionType():
+                return self._function(value)
+            case type():
+                return self._class(value)
+            case ModuleType():
+                return _module_digest(value) if _is_user_defined(value) else value.__name__
+            case BuiltinFunctionType():
+                return f"{value.__module__}:{value.__qualname__}"
+        return self._object(value)
 
     def _function(self, function: FunctionType) -> str:
-        function = _bare(function)
-        cells = [_content(cell) for cell in function.__closure__ or ()]
-        bound = [cells, function.__defaults__, function.__kwdefaults__]
-        if not _is_users(function):
-            return f"{_name(function)}{_file_digest(function)}{self.of(bound)}"
-        names = sorted(_globals_read(function.__code__))
-        bound.append({name: function.__globals__[name] for name in names if name in function.__globals__})
-        return f"{_name(function)}{_hash(_instructions(function.__code__))}{self.of(bound)}"
+        function = _unwrapped(function)
+        bound: list[Any] = [_closure(function), function.__defaults__, function.__kwdefaults__]
+        if not _is_user_defined(function):
+            return f"{function.__module__}:{function.__qualname__}{_file_digest(function)}{self.of(bound)}"
+        module = sys.modules.get(function.__module__)
+        if module is None or module.__name__ == "__main__":
+            source = _main_source(function)
+            names = sorted(_globals_read(function.__code__))
+            bound.append({name: function.__globals__[name] for name in names if name in function.__globals__})
+        else:
+            source = _function_text(function.__code__, _text_of(module).lines) + _module_digest(module)
+        return f"{function.__qualname__}{_hash(source)}{self.of(bound)}"
 
     def _class(self, cls: type) -> str:
-        own = [one for one in cls.__mro__ if _is_users(one)]
-        if not own:
-            return f"{_name(cls)}{_file_digest(cls)}"
-        strangers = [one for one in cls.__mro__ if one not in own]
-        return f"{_name(cls)}{self.of([_members(one) for one in own])}{[_name(one) for one in strangers]}"
-
-    def _module(self, module: nn.Module) -> str:
-        bare = vars(nn.Module()).keys()
-        parts = [
-            (name, type(one), self._counting(one, {key: kept for key, kept in vars(one).items() if key not in bare}))
-            for name, one in module.named_modules()
-        ]
-        tensors = [*module.named_parameters(), *module.named_buffers()]
-        return self.of([parts, [(name, one.requires_grad, one) for name, one in tensors]])
+        if not _is_user_defined(cls):
+            return f"{cls.__module__}:{cls.__qualname__}{_file_digest(cls)}"
+        module = sys.modules.get(cls.__module__)
+        text = "" if module is None or module.__name__ == "__main__" else _module_digest(module)
+        return f"{cls.__qualname__}{text}{self.of([_members(cls), cls.__bases__])}"
 
     def _object(self, value: Any) -> str:
-        if type(value).__module__ == "numpy" and hasattr(value, "tobytes"):  # an array prints shortened
+        if type(value).__module__ == "numpy" and hasattr(value, "tobytes"):  # repr() shortens an array
             content = self.of(value.tolist()) if value.dtype.hasobject else _hash(value.tobytes())
             return f"{value.dtype}{value.shape}{content}"
-        slots = [name for one in type(value).__mro__ for name in _slots(one) if hasattr(value, name)]
+        slots = [name for cls in type(value).__mro__ for name in _slots(cls) if hasattr(value, name)]
         attributes = {**{name: getattr(value, name) for name in slots}, **getattr(value, "__dict__", {})}
-        text = "" if _is_users(type(value)) else repr(value)
-        shown = "" if " at 0x" in text.lower() else text
-        return f"{self.of(type(value))}{shown}{self.of(self._counting(value, attributes))}"
+        text = "" if _is_user_defined(type(value)) else repr(value)
+        shown = "" if " at 0x" in text.lower() or isinstance(value, nn.Module) else text
+        # For objects of third-party classes only plain attributes are hashed, so that cached values do not count.
+        every = _is_user_defined(type(value)) or dataclasses.is_dataclass(value) or isinstance(value, nn.Module)
+        counted = {name: kept for name, kept in attributes.items() if every or _is_plain(kept)}
+        return f"{self.of(type(value))}{shown}{self.of(counted)}"
 
-    def _counting(self, value: Any, attributes: Mapping[str, Any]) -> dict[str, Any]:
-        whole = _is_users(type(value)) or dataclasses.is_dataclass(value)
-        return {name: kept for name, kept in attributes.items() if whole or _is_plain(kept)}
+
+class _ModuleText(NamedTuple):
+    """The text of a user's module when it was first seen, and the names of the modules that it imports."""
+
+    version: Any
+    content: bytes
+    lines: list[str]
+    imports: set[str]
+
+    @classmethod
+    def read(cls, module: ModuleType, content: bytes) -> _ModuleText:
+        text = content.decode(errors="replace")
+        return cls(_version(module), content, text.splitlines(keepends=True), _imports(text, module))
 
 
-def _bare(function: FunctionType) -> FunctionType:
+#: By name of the module.
+_SEEN: dict[str, _ModuleText] = {}
+
+
+def _version(module: ModuleType) -> Any:
+    """An object that is replaced when the module is reloaded."""
+    return module.__spec__ or module
+
+
+def _text_of(module: ModuleType) -> _ModuleText:
+    known = _SEEN.get(module.__name__)
+    if known is None or known.version is not _version(module):
+        try:
+            content = Path(module.__file__ or "").read_bytes()
+        except OSError:  # a package without a file of its own
+            content = b""
+        _check_not_edited(module, content)
+        known = _SEEN[module.__name__] = _ModuleText.read(module, content)
+    return known
+
+
+def _check_not_edited(module: ModuleType, content: bytes) -> None:
+    """Refuse a module whose file was edited between its import and now: the text would be that of other code."""
+    if type(getattr(module, "__loader__", None)) is not SourceFileLoader:  # other loaders may rewrite code
+        return
+    with suppress(SyntaxError, ValueError):  # edited to something that is no Python
+        written = {code.co_code for code in _nested(compile(content, str(module.__file__), "exec", dont_inherit=True))}
+        classes = [value for value in vars(module).values() if isinstance(value, type)]
+        values = [value for namespace in (module, *classes) for value in vars(namespace).values()]
+        functions = [_unwrapped(value) for value in values if isinstance(value, FunctionType)]
+        if all(one.__code__.co_code in written for one in functions if one.__code__.co_filename == module.__file__):
+            return
+    raise CodeError(f"{module.__file__} was edited after it was imported; import it again and repeat the command")
+
+
+def _nested(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _nested(constant)
+
+
+def _imports(text: str, module: ModuleType) -> set[str]:
+    """Names of modules that a text may import."""
+    names: set[str] = set()
+    with suppress(SyntaxError, ValueError):
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.Import):
+                names |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                package = module.__spec__.parent if module.__spec__ else None
+                with suppress(ImportError):
+                    base = importlib.util.resolve_name("." * node.level + (node.module or ""), package)
+                    names |= {base, *(f"{base}.{alias.name}" for alias in node.names)}
+    return names
+
+
+def _module_digest(module: ModuleType) -> str:
+    """Digest of the texts of a user's module and of all users' modules that it imports."""
+    texts: dict[str, str] = {}
+    waiting = [module]
+    while waiting:
+        module = waiting.pop()
+        if module.__name__ not in texts and module.__name__ != "__main__":
+            text = _text_of(module)
+            texts[module.__name__] = hashlib.sha256(text.content).hexdigest()
+            loaded = [sys.modules[name] for name in text.imports if name in sys.modules]
+            waiting += [other for other in loaded if _is_user_defined(other)]
+    return _hash(",".join(sorted(texts.values())))
+
+
+#: The lines of scripts and of notebook cells, by their file, when they were first seen.
+_MAIN_LINES: dict[str, list[str]] = {}
+
+
+def _main_source(function: FunctionType) -> str:
+    """The source of a function that a script or a notebook defines."""
+    code = function.__code__
+    if code.co_filename not in _MAIN_LINES:
+        main = sys.modules.get("__main__")
+        if main is not None and getattr(main, "__file__", None) == code.co_filename:
+            _check_not_edited(main, Path(code.co_filename).read_bytes())
+        lines = linecache.getlines(code.co_filename)
+        if not lines:
+            raise CodeError(
+                f"the source of {function.__qualname__} is unknown, so that an edited one would pass for the same; "
+                "define it in a file or in a notebook"
+            )
+        _MAIN_LINES[code.co_filename] = lines
+    return _function_text(code, _MAIN_LINES[code.co_filename])
+
+
+def _function_text(code: CodeType, lines: list[str]) -> str:
+    """The source of a function; of a lambda only its expression: several may be in one line."""
+    if code.co_name != "<lambda>":
+        with suppress(SyntaxError, IndexError):
+            return "".join(inspect.getblock(lines[code.co_firstlineno - 1 :]))
+        return ""
+    places = [(a, b, c, d) for a, b, c, d in code.co_positions() if a and b and c is not None and d]
+    if not places:  # Python was told to keep no columns
+        return "".join(lines[code.co_firstlineno - 1 : code.co_firstlineno])
+    (first, start), (last, end) = min((p[0], p[2]) for p in places), max((p[1], p[3]) for p in places)
+    text = [line.encode() for line in lines[first - 1 : last]]
+    text[-1] = text[-1][:end]
+    text[0] = text[0][start:]
+    return b"".join(text).decode(errors="replace")
+
+
+def _unwrapped(function: FunctionType) -> FunctionType:
     """The function inside torch's wrappers, such as no_grad and the hook that the first instance puts around step()."""
     inner = getattr(function, "__wrapped__", None)
     while isinstance(inner, FunctionType) and str(function.__globals__.get("__name__")).startswith("torch."):
@@ -156,102 +395,37 @@ def _bare(function: FunctionType) -> FunctionType:
     return function
 
 
-def _members(cls: type) -> dict[str, Any]:
-    """What a class of the user's defines: its functions, classes and plain values."""
-    found: dict[str, Any] = {}
-    for name, value in vars(cls).items():
-        ways = (getattr(value, way, None) for way in ("__func__", "fget", "func"))  # methods, properties, cached ones
-        inner = next((one for one in (value, *ways) if isinstance(one, FunctionType)), None)
-        if inner is not None:
-            if _is_users(_bare(inner)):  # torch writes an inherited step() into the class when it is first used
-                found[name] = inner
-        elif not name.startswith("__") and (_is_plain(value) or isinstance(value, type)):
-            found[name] = value
-    return found
-
-
-def _loaded(module: ModuleType) -> bytes:
-    """A module of the user's by the functions, classes and constants in it, without what those read elsewhere."""
-    parts = []
-    for name, value in sorted(vars(module).items()):
-        if _is_constant(value) and not name.startswith("__"):
-            parts.append(repr((name, value)).encode())
-        elif getattr(value, "__module__", None) == module.__name__ and isinstance(value, FunctionType | type):
-            members = _members(value) if isinstance(value, type) else {"": value}
-            for key, member in sorted(members.items()):
-                if isinstance(member, FunctionType):
-                    parts.append(repr((name, key)).encode() + _instructions(_bare(member).__code__))
-                elif _is_constant(member):
-                    parts.append(repr((name, key, member)).encode())
-    return b"\n".join(parts)
-
-
-def _is_constant(value: Any) -> bool:
-    if isinstance(value, tuple):
-        return all(_is_constant(item) for item in value)
-    return value is None or isinstance(value, bool | int | float | complex | str | bytes)
-
-
-def _instructions(code: CodeType) -> bytes:
-    inner = [_instructions(one) for one in code.co_consts if isinstance(one, CodeType)]
-    # Sets print in another order in every process, and code with its address.
-    plain = [sorted(map(repr, one)) if isinstance(one, frozenset) else one for one in code.co_consts]
-    shown = [one for one in plain if not isinstance(one, CodeType)]
-    return b"".join([code.co_code, repr((code.co_names, shown)).encode(), *inner])
-
-
-def _file_digest(thing: Any) -> str:
-    """Digest of the file that a stranger's code is in; '' where there is none, and for what has a version."""
-    if _package(thing) in _VERSIONED:
-        return ""
-    try:
-        return _hash(Path(inspect.getsourcefile(thing) or "").read_bytes())
-    except (TypeError, OSError):
-        return ""
-
-
-def _package(thing: Any) -> str:
-    return _home(thing).partition(".")[0]
-
-
-def _home(thing: Any) -> str:
-    """The name of the module that a thing is of, or is."""
-    return thing.__name__ if isinstance(thing, ModuleType) else getattr(thing, "__module__", None) or ""
-
-
-def _hash(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()[:16]
-
-
-def _is_users(thing: Any) -> bool:
-    """Whether this class, function or module is the user's: not torch's, surefoot's, Python's or installed."""
-    module = _home(thing)
-    if module == "__main__":
-        return True
-    if _package(thing) in _VERSIONED or module in sys.builtin_module_names:
-        return False
-    file = Path(str(getattr(sys.modules.get(module), "__file__", None) or ""))
-    installed = {"site-packages", "dist-packages"} & set(file.parts)
-    return not installed and not file.is_relative_to(sysconfig.get_paths()["stdlib"])
-
-
-def _name(thing: Any) -> str:
-    """A stranger by its path; the user's without the module, which another file or a script may be."""
-    module = "" if _is_users(thing) else f"{thing.__module__}:"
-    return module + str(thing.__qualname__)
+def _closure(function: FunctionType) -> list[Any]:
+    values = []
+    for cell in function.__closure__ or ():
+        with suppress(ValueError):  # not assigned yet
+            values.append(cell.cell_contents)
+    return values
 
 
 def _globals_read(code: CodeType) -> set[str]:
     """Names of the globals that a function reads, also inside the functions that it defines."""
-    names = {str(one.argval) for one in dis.get_instructions(code) if one.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
-    return names.union(*(_globals_read(one) for one in code.co_consts if isinstance(one, CodeType)))
+    steps = (step for part in _nested(code) for step in dis.get_instructions(part))
+    return {str(step.argval) for step in steps if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
 
 
-def _content(cell: Any) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:  # not assigned yet
-        return None
+def _members(cls: type) -> dict[str, Any]:
+    """What a user's class defines: its functions, classes and plain values."""
+    members: dict[str, Any] = {}
+    generated = dataclasses.is_dataclass(cls) or hasattr(cls, "_fields")
+    for name, value in vars(cls).items():
+        wrapped = (
+            getattr(value, way, None) for way in ("__func__", "fget", "func")
+        )  # methods, properties, cached ones
+        function = next((inner for inner in (value, *wrapped) if isinstance(inner, FunctionType)), None)
+        if function is not None:
+            function = _unwrapped(function)
+            # torch writes an inherited step() into the class when it is first used
+            if _is_user_defined(function) and not (generated and function.__code__.co_filename == "<string>"):
+                members[name] = function
+        elif not name.startswith("__") and (_is_plain(value) or isinstance(value, type)):
+            members[name] = value
+    return members
 
 
 def _slots(cls: type) -> list[str]:
@@ -266,3 +440,38 @@ def _is_plain(value: Any) -> bool:
         return all(_is_plain(item) for item in value)
     simple = bool | int | float | complex | str | bytes | Tensor | FunctionType | BuiltinFunctionType
     return value is None or isinstance(value, simple)
+
+
+def _is_user_defined(thing: Any) -> bool:
+    """Whether this class, function or module is the user's: not torch's, surefoot's, Python's or installed."""
+    name = _module_name(thing)
+    if name == "__main__":
+        return True
+    if _package(thing) in _VERSIONED or name in sys.builtin_module_names:
+        return False
+    file = Path(str(getattr(sys.modules.get(name), "__file__", None) or ""))
+    installed = {"site-packages", "dist-packages"} & set(file.parts)
+    return not installed and not file.is_relative_to(sysconfig.get_paths()["stdlib"])
+
+
+def _file_digest(thing: Any) -> str:
+    """Digest of the file that installed code is in; '' where there is none, and for torch and surefoot."""
+    if _package(thing) in _VERSIONED:
+        return ""
+    try:
+        return _hash(Path(inspect.getsourcefile(thing) or "").read_bytes())
+    except (TypeError, OSError):
+        return ""
+
+
+def _package(thing: Any) -> str:
+    return _module_name(thing).partition(".")[0]
+
+
+def _module_name(thing: Any) -> str:
+    """The name of the module that a thing is defined in, or is."""
+    return thing.__name__ if isinstance(thing, ModuleType) else getattr(thing, "__module__", None) or ""
+
+
+def _hash(content: str | bytes) -> str:
+    return hashlib.sha256(content.encode() if isinstance(content, str) else content).hexdigest()[:16]

@@ -16,12 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import surefoot
-from surefoot.lab.spec.code import RECORDED_AS, code_digest
-from surefoot.lab.spec.task_code import task_code
+from surefoot.lab.spec.code import RECORDED_AS, fingerprint, task_fingerprint
+from surefoot.lab.spec.task import Task
 
 if TYPE_CHECKING:
     from surefoot.lab.spec.contestant import Contestant
-    from surefoot.lab.spec.task import Task
 
 #: Raised whenever the layout of a run folder changes.
 FORMAT = 1
@@ -60,6 +59,22 @@ class TaskConfig:
     code: str = ""
     higher_is_better: Mapping[str, bool] = field(default_factory=dict)
     spec: str = ""
+
+    @classmethod
+    def plan(cls, task: Task, spec: str = "") -> TaskConfig:
+        """What runs record of a task; `spec` is how a command names a task of the user's.
+
+        The data are read and the model is built for it, so it is done once for all runs of a comparison.
+        """
+        return cls(
+            name=task.name,
+            batch_size=task.batch_size,
+            data=task.digest,
+            settings=_plain(task.settings),
+            code=(code := task_fingerprint(task)),
+            higher_is_better=dict(task.higher_is_better),
+            spec=spec if code else "",
+        )
 
     @classmethod
     def from_json(cls, data: Json) -> Self:
@@ -226,7 +241,7 @@ class RunConfig:
     @classmethod
     def plan(
         cls,
-        task: Task,
+        task: Task | TaskConfig,
         contestant: Contestant,
         *,
         seed: int,
@@ -237,8 +252,6 @@ class RunConfig:
         defaults: Mapping[str, Any] | None = None,
         position: int = 0,
         fork: ForkConfig | None = None,
-        code: str | None = None,
-        spec: str = "",
         command: str = "",
     ) -> RunConfig:
         """The configuration of one run of a contestant on a task.
@@ -247,21 +260,13 @@ class RunConfig:
             defaults: Options given to every optimizer that accepts them, such as lr and weight_decay.
             position: Place of the contestant in the comparison; the first is the baseline.
             fork: Where the run starts, if not at the beginning.
-            code: `task_code` of the task, if it is known already.
-            spec: How a command names the task, if not by its name.
             command: What to type to compute the run.
         """
+        task = TaskConfig.plan(task) if isinstance(task, Task) else task
+        if fork:  # forks at different epochs are not compared with each other: to every table they are different tasks
+            task = replace(task, settings={**task.settings, "fork_at": fork.epoch})
         return cls(
-            task=TaskConfig(
-                name=task.name,
-                batch_size=task.batch_size,
-                data=task.digest,
-                # Forks at different epochs are not compared with each other: to every table they are different tasks.
-                settings={**_plain(task.settings), **({"fork_at": fork.epoch} if fork else {})},
-                code=task_code(task) if code is None else code,
-                higher_is_better=dict(task.higher_is_better),
-                spec=spec,
-            ),
+            task=task,
             optimizer=OptimizerConfig(
                 label=contestant.label,
                 spec=contestant.spec,
@@ -433,7 +438,7 @@ def _plain(value: Any) -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if hasattr(value, "__qualname__"):
-        return ":".join(filter(None, [value.__module__, value.__qualname__, code_digest(value)]))
+        return ":".join(filter(None, [value.__module__, value.__qualname__, fingerprint(value)]))
     if hasattr(value, "item") and getattr(value, "ndim", 1) == 0:
         return value.item()
     text = repr(value)

@@ -17,8 +17,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 
-from surefoot.lab.spec.code import RECORDED_AS, code_digest
-from surefoot.lab.spec.user_code import FAULTS, CodeError, import_module, load_file, told
+from surefoot.lab.spec.code import FAULTS, RECORDED_AS, CodeError, error_text, fingerprint, import_module, load_file
 
 # A name, a dotted path, or "module:Class" / "file.py:Class"; options follow after a colon.
 _SPEC = re.compile(r"(?P<path>[^:=]+(?::[A-Za-z_][\w.]*(?=$|:))?)(?::(?P<options>.*))?", re.DOTALL)
@@ -143,7 +142,7 @@ class Contestant:
         try:
             made = self.cls(params, **self.resolve(seed=0, **defaults))
         except FAULTS as error:
-            raise ValueError(f"{self.spec!r} made no optimizer ({told(error)}); {_WANTED}") from error
+            raise ValueError(f"{self.spec!r} made no optimizer ({error_text(error)}); {_WANTED}") from error
         if not hasattr(made, "step"):
             raise ValueError(f"{self.spec!r} made no optimizer but a {type(made).__name__}; {_WANTED}")
 
@@ -154,7 +153,7 @@ class Contestant:
 
     def code(self) -> str:
         """Digest of the class's code, '' for torch and surefoot: an edited optimizer is another one."""
-        return code_digest(self.given) if self.given is not None else _code_when_loaded(self.cls)
+        return fingerprint(self.given) if self.given is not None else _code_when_loaded(self.cls)
 
     def check_code(self, recorded: str) -> None:
         """Refuse a class that is not the one a run was planned with: another process loads its file anew.
@@ -283,7 +282,7 @@ _CODES: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
 def _code_when_loaded(cls: Any) -> str:
     """The digest that a class had before it was used: one that counts its instances is still the same."""
     if cls not in _CODES:
-        _CODES[cls] = code_digest(cls)
+        _CODES[cls] = fingerprint(cls)
     return _CODES[cls]
 
 

@@ -1,22 +1,18 @@
-"""What is trained: a model, data in memory and a loss; by name, from a user's file, or as a value."""
+"""What is trained: a model, data in memory and a loss."""
 
 from __future__ import annotations
 
 import dataclasses
-import difflib
-import os
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from surefoot.lab.spec import datasets as data
-from surefoot.lab.spec import inputs
-from surefoot.lab.spec.models import CNN, MLP, LogisticRegression
+from surefoot.lab.spec.datasets import digest
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 Prepare = Callable[[Tensor, "torch.Generator | None"], Tensor]
@@ -33,14 +29,6 @@ def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
     tensor(0.5000)
     """
     return (outputs.argmax(-1) == targets).float().mean()
-
-
-class _Known(NamedTuple):
-    """A digest of data, whether that is a named task's, and how often they had been changed then."""
-
-    digest: str
-    named: bool
-    marks: list[int]
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,6 +70,8 @@ class Task:
     data_digest: str = ""
     settings: Mapping[str, Any] = field(default_factory=dict)
     higher_is_better: Mapping[str, bool] = field(default_factory=lambda: {"accuracy": True})
+    #: For a built-in task the digest of its data files, and the checksum of the tensors made of them.
+    _built_in: tuple[str, int] | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name.strip():
@@ -99,47 +89,37 @@ class Task:
         self._check_metrics()
         if not isinstance(self.batch_size, int) or isinstance(self.batch_size, bool) or self.batch_size < 1:
             raise TaskError(f"task {self.name!r}: batch_size must be a whole number from 1 up, not {self.batch_size!r}")
-        # Settled here and recorded: a report must not guess a direction from a name.
-        told = {name: bool(self.higher_is_better.get(name, name == "accuracy")) for name in self.metrics}
-        object.__setattr__(self, "higher_is_better", told)
+        # Decided here and recorded: a report must not guess a direction from a name.
+        directions = {name: bool(self.higher_is_better.get(name, name == "accuracy")) for name in self.metrics}
+        object.__setattr__(self, "higher_is_better", directions)
         for part in ("train", "valid"):
             object.__setattr__(self, part, in_memory(getattr(self, part), f"task {self.name!r}: {part}"))
 
     @property
+    def is_built_in(self) -> bool:
+        """Whether the task is as a built-in recipe made it, so that its name and settings say all that it computes."""
+        return self._built_in is not None and self._built_in[1] == self._checksum()
+
+    @property
     def digest(self) -> str:
-        """What identifies the data; of a copy with other data, and of data that were changed, it is another."""
+        """What identifies the data in the run's key."""
         if self.data_digest:
             return self.data_digest
-        if self._known is None or self._known.marks != self._marks():
-            self._remember(data.digest(*self.train, *self.valid))
-        assert self._known is not None
-        return self._known.digest
+        if self._built_in is not None and self.is_built_in:
+            return self._built_in[0]
+        return digest(*self.train, *self.valid)
 
-    @property
-    def has_named_data(self) -> bool:
-        """Whether the data are those that the task's name and settings say, unchanged."""
-        return self._known is not None and self._known.named and self._known.marks == self._marks()
-
-    @property
-    def _known(self) -> _Known | None:
-        return vars(self).get("known")
-
-    def _remember(self, digest: str, *, named: bool = False) -> Task:
-        vars(self)["known"] = _Known(digest, named, self._marks())  # the class is frozen for its users
+    def as_built_in(self, files_digest: str) -> Task:
+        """Mark a task that a recipe made; `dataclasses.replace` makes a copy without the mark."""
+        object.__setattr__(self, "_built_in", (files_digest, self._checksum()))
         return self
 
-    def _marks(self) -> list[int]:
-        """Numbers that rise when the data are changed in place."""
-        return [0 if part.is_inference() else part._version for part in (*self.train, *self.valid)]
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-        if self._known is not None:
-            vars(self)["known"] = self._known._replace(marks=self._marks())  # they count anew in another process
-
-    def __getstate__(self) -> dict[str, Any]:
-        current = self._known is not None and self._known.marks == self._marks()
-        return {**vars(self), "known": self._known if current else None}
+    def _checksum(self) -> int:
+        """A quick checksum of the data, which tells whether tensors were changed in place."""
+        total = 0
+        for part in (*self.train, *self.valid):
+            total = zlib.crc32(part.contiguous().view(-1).view(torch.uint8).numpy().data, total)
+        return total
 
     def _check_metrics(self) -> None:
         begin = f"task {self.name!r}: "
@@ -181,10 +161,10 @@ class Task:
             raise TaskError(f"subset must be a whole number from 1 to {whole}, not {size!r}")
         if seed is not None and (not isinstance(seed, int) or isinstance(seed, bool)):
             raise TaskError(f"subset_seed must be a whole number, not {seed!r}; leave it out for the first examples")
-        chosen = inputs.choose_subset(self.train[1], size, seed)
+        chosen = choose_subset(self.train[1], size, seed)
         settings = {**self.settings, "subset": size} | ({} if seed is None else {"subset_seed": seed})
         part = dataclasses.replace(self, train=(self.train[0][chosen], self.train[1][chosen]), settings=settings)
-        return part._remember(self.digest, named=True) if self.has_named_data else part
+        return part.as_built_in(self.digest) if self.is_built_in else part
 
 
 def in_memory(examples: Any, where: str = "the data") -> tuple[Tensor, Tensor]:
@@ -241,150 +221,30 @@ def _as_tensor(part: Any, where: str) -> Tensor:
     return tensor.float() if tensor.dtype == torch.float64 and not isinstance(part, Tensor) else tensor
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """How a named task is made: its data, its model, whether that takes dropout, and how images reach it."""
+def choose_subset(targets: Tensor, size: int, seed: int | None = None) -> Tensor:
+    """Indices (ascending) of a part of the training set in which every class keeps its share.
 
-    data: str
-    model: Callable[..., nn.Module]
-    about: str
-    dropout: bool = True
-    flat: bool = True
-    augment: bool = False
-
-
-#: The paper's L2 penalty, for these tasks; other tasks use what each optimizer's class says.
-PAPER_WEIGHT_DECAY = 1e-4
-#: The paper's models on its data, and small relatives for the 8x8 digits that need no download.
-NAMED: Mapping[str, Recipe] = {
-    "digits-lr": Recipe("digits", partial(LogisticRegression, 64), "logistic regression, 8x8 digits", dropout=False),
-    "digits-mlp": Recipe("digits", partial(MLP, 64, 128), "MLP 64-128-128-10, 8x8 digits"),
-    "digits-cnn": Recipe(
-        "digits",
-        partial(CNN, (1, 8), (16, 16, 32), 128, pool_padding=1),
-        "CNN c16-c16-c32-128, 8x8 digits",
-        flat=False,
-    ),
-    "mnist-lr": Recipe("mnist", LogisticRegression, "logistic regression 784-10, MNIST", dropout=False),
-    "mnist-mlp": Recipe("mnist", MLP, "MLP 784-1000-1000-10, MNIST"),
-    "fashion-mlp": Recipe("fashion-mnist", MLP, "MLP 784-1000-1000-10, Fashion-MNIST"),
-    "cifar10-cnn": Recipe(
-        "cifar10",
-        CNN,
-        "CNN c64-c64-c128-1000, CIFAR-10 with random crops and flips",
-        flat=False,
-        augment=True,
-    ),
-}
-
-
-def named_task(
-    name: str,
-    data_dir: str | os.PathLike[str] | None = None,
-    *,
-    dropout: bool = False,
-    batch_size: int = 128,
-) -> Task:
-    """Make one of the named tasks.
-
-    Images are normalised by mean and standard deviation of the training pixels: of all pixels for grey
-    images, of each channel for CIFAR-10, and of the whole training set also when only a subset is trained on.
-    Without augmentation that is done once, here, so that an epoch only indexes tensors.
+    Targets that are not class labels have no classes to keep: the first examples are taken then, or any of
+    them with a seed.
 
     Args:
-        name: one of `NAMED`.
-        data_dir: see `surefoot.lab.spec.datasets.load`.
-        dropout: with the paper's dropout of 0.5 (not for logistic regression).
-        batch_size: of training.
+        targets: the labels of the whole set.
+        size: how many examples to keep.
+        seed: None takes the first ones of each class; a number draws them at random, always the same.
 
-    >>> named_task("digits-mlp", dropout=True).settings
-    {'dropout': True}
+    >>> choose_subset(torch.tensor([0, 0, 0, 0, 1, 1]), 3)
+    tensor([0, 1, 4])
     """
-    recipe = NAMED[name]
-    if not isinstance(dropout, bool):
-        raise TaskError(
-            f"{name}: dropout is on (True, the paper's 0.5) or off (False), not {dropout!r}; "
-            "for another rate write a task of your own"
-        )
-    if dropout and not recipe.dropout:
-        raise TaskError(f"{name} has no hidden layer to drop out of; leave dropout out")
-    loaded = data.load(recipe.data, data_dir)
-    normalise = inputs.Normalise(*inputs.mean_and_std(loaded.train_x))
-    train_x, valid_x = loaded.train_x, loaded.valid_x
-    if not recipe.augment:
-        train_x, valid_x = normalise(train_x), normalise(valid_x)
-    if recipe.flat:
-        train_x, valid_x = train_x.flatten(1), valid_x.flatten(1)
-    task = Task(
-        name,
-        partial(recipe.model, dropout=dropout) if recipe.dropout else recipe.model,
-        train=(train_x, loaded.train_y),
-        valid=(valid_x, loaded.valid_y),
-        batch_size=batch_size,
-        prepare=inputs.CropAndFlip(normalise) if recipe.augment else None,
-        settings={"dropout": dropout} if recipe.dropout else {},
-    )
-    return task._remember(loaded.digest, named=True)
-
-
-def is_named(task: Task) -> bool:
-    """Whether a task is as `named_task` makes it, so that its name and settings say all that it computes.
-
-    >>> task = named_task("digits-lr")
-    >>> is_named(task), is_named(dataclasses.replace(task, loss=F.multi_margin_loss))
-    (True, False)
-    """
-    recipe = NAMED.get(task.name)
-    if (
-        recipe is None
-        or not task.has_named_data
-        or task.loss is not F.cross_entropy
-        or dict(task.metrics) != {"accuracy": accuracy}
-    ):
-        return False
-    dropout = {"dropout": task.settings.get("dropout")} if recipe.dropout else {}
-    expected, model = partial(recipe.model, **dropout), partial(task.model)
-    if (model.func, model.args, model.keywords) != (expected.func, expected.args, expected.keywords):
-        return False
-    if not recipe.augment:
-        return task.prepare is None
-    return isinstance(task.prepare, inputs.CropAndFlip) and task.prepare.padding == inputs.CropAndFlip.padding
-
-
-def find_task(spec: str, data_dir: str | os.PathLike[str] | None = None, **overrides: Any) -> Task:
-    """Find a task by name, in a Python file, or by import path.
-
-    Args:
-        spec: a name (`digits-mlp`), a file (`my_task.py`, or `my_task.py:name` when it has several), or a
-            module (`package.module:name`). What is found is a `Task` or a function that returns one, which is
-            called with `data_dir` and those overrides that it has arguments for.
-        data_dir: where the data sets are; see `surefoot.lab.spec.datasets.load`.
-        overrides: `dropout`, `batch_size`, `subset` (train on so many examples) and `subset_seed`; None is as
-            if it were not given.
-
-    >>> find_task("digits-lr", batch_size=16, subset=500).train[0].shape
-    torch.Size([500, 64])
-    """
-    given = {name: value for name, value in overrides.items() if value is not None}
-    subset, subset_seed = given.pop("subset", None), given.pop("subset_seed", None)
-    if subset is None and subset_seed is not None:
-        raise TaskError("subset_seed chooses the examples of a subset; give subset too")
-    if spec in NAMED:
-        unknown = given.keys() - {"dropout", "batch_size"}
-        if unknown:
-            raise TaskError(
-                f"{spec} has no option {', '.join(sorted(unknown))}; it has batch_size, dropout, subset and subset_seed"
-            )
-        task = named_task(spec, data_dir, **given)
-    elif ":" in spec or "." in spec:
-        from surefoot.lab.spec.user_tasks import user_task
-
-        task = user_task(spec, data_dir, given)
-    else:
-        near = difflib.get_close_matches(spec, NAMED, n=3, cutoff=0.5)
-        hint = f" (did you mean {' or '.join(near)}?)" if near else ""
-        raise TaskError(
-            f"there is no task {spec!r}{hint}; named tasks are {', '.join(NAMED)}; "
-            f"your own is a file (my_task.py) or an import path (package.module:name)"
-        )
-    return task if subset is None else task.subset(subset, subset_seed)
+    order = torch.arange(len(targets))
+    if seed is not None:
+        order = torch.randperm(len(targets), generator=torch.Generator().manual_seed(seed))
+    if targets.dim() != 1 or targets.is_floating_point():
+        return order[:size].sort().values
+    _, labels, counts = targets[order].unique(return_inverse=True, return_counts=True)
+    # Largest remainders: the shares are whole numbers and add up to the size.
+    exact = counts.double() * size / len(targets)
+    share = exact.floor().long()
+    extra = (exact - share).argsort(descending=True, stable=True)[: size - int(share.sum())]
+    share[extra] += 1
+    chosen = [order[(labels == label).nonzero().squeeze(1)[:take]] for label, take in enumerate(share.tolist())]
+    return torch.cat(chosen).sort().values

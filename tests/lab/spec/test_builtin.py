@@ -1,4 +1,4 @@
-"""The models are the paper's: layer by layer, and by their numbers of parameters."""
+"""The paper's models, layer by layer and by their numbers of parameters, and what images go through before them."""
 
 import copy
 
@@ -6,8 +6,10 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
-from surefoot.lab.spec.models import CNN, MLP, LogisticRegression
+from surefoot.lab.spec.builtin import CNN, MLP, CropAndFlip, LogisticRegression, Normalise, mean_and_std
 
 
 def parameters(model: nn.Module) -> int:
@@ -105,3 +107,66 @@ def test_images_too_small_for_the_poolings():
     with pytest.raises(ValueError, match="side 8 are too small for 3 poolings with pool_padding=0"):
         CNN(image=(1, 8))
     assert CNN(image=(1, 8), pool_padding=1)(torch.zeros(1, 1, 8, 8)).shape == (1, 10)
+
+
+def test_mean_and_std_are_exact_and_per_channel():
+    images = torch.randint(256, (3000, 2, 5, 4), dtype=torch.uint8)
+    images[:, 1] //= 4
+    mean, std = mean_and_std(images)
+    assert torch.equal(mean, images.double().mean((0, 2, 3)).float())
+    torch.testing.assert_close(std, images.double().std((0, 2, 3), correction=0).float())
+
+
+def reference_crop(image, down, right, mirrored, padding=4):
+    """One image at a time, as a sentence: frame it in black, cut out, mirror."""
+    framed = F.pad(image, (padding,) * 4)
+    cut = framed[:, down : down + image.shape[1], right : right + image.shape[2]]
+    return cut.flip(-1) if mirrored else cut
+
+
+class OneDevice(TorchDispatchMode):
+    """Refuses what an accelerator would: tensors of two devices in one operation."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        devices = {one.device for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor) and one.dim()}
+        assert len(devices) < 2, func
+        return func(*args, **(kwargs or {}))
+
+
+def test_images_are_prepared_where_they_are():
+    augment = CropAndFlip(Normalise(torch.zeros(3), torch.ones(3)))
+    images = torch.zeros(2, 3, 32, 32, dtype=torch.uint8, device="meta")
+    for generator in (None, torch.Generator()):
+        with OneDevice():
+            assert augment(images, generator).device.type == "meta"
+
+
+def test_crops_and_flips_are_those_of_a_plain_loop():
+    # Pixels from 1: a 0 can only come from the frame.
+    images = torch.randint(1, 256, (200, 3, 32, 32), dtype=torch.uint8)
+    augment = CropAndFlip(Normalise(torch.zeros(3), torch.ones(3)))
+    cropped = augment.crop_and_flip(images, torch.Generator().manual_seed(5))
+    seen = set()
+    for image, result in zip(images, cropped):
+        matches = [
+            (down, right, mirrored)
+            for down in range(9)
+            for right in range(9)
+            for mirrored in (False, True)
+            if torch.equal(reference_crop(image, down, right, mirrored), result)
+        ]
+        assert len(matches) == 1
+        seen.add(matches[0])
+    downs, rights, mirrors = (set(part) for part in zip(*seen))
+    assert downs == rights == set(range(9))
+    assert mirrors == {False, True}
+    assert len(seen) > 80  # offsets and orientations are drawn independently, for each image
+
+
+def test_frame_is_black_before_normalisation():
+    mean, std = torch.tensor([100.0, 50.0, 20.0]), torch.tensor([10.0, 20.0, 30.0])
+    images = torch.full((50, 3, 32, 32), 200, dtype=torch.uint8)
+    x = CropAndFlip(Normalise(mean, std))(images, torch.Generator().manual_seed(0))
+    for channel in range(3):
+        black, white = (0 - mean[channel]) / std[channel], (200 - mean[channel]) / std[channel]
+        assert set(x[:, channel].unique().tolist()) == {black.item(), white.item()}

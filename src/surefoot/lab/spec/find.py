@@ -1,8 +1,9 @@
-"""A user's own task, from a Python file or an import path."""
+"""Finds a task by its name, in a user's Python file, or by an import path."""
 
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import inspect
 import os
 from collections.abc import Mapping
@@ -10,13 +11,50 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from surefoot.lab.spec.code import code_digest, text_digest
-from surefoot.lab.spec.download import DataError
+from surefoot.lab.spec.builtin import NAMED, named_task
+from surefoot.lab.spec.code import FAULTS, CodeError, error_text, fingerprint, import_module, load_file
+from surefoot.lab.spec.datasets import DataError
 from surefoot.lab.spec.task import Task, TaskError
-from surefoot.lab.spec.user_code import FAULTS, CodeError, import_module, load_file, told
 
 
-def user_task(spec: str, data_dir: str | os.PathLike[str] | None, overrides: Mapping[str, Any]) -> Task:
+def find_task(spec: str, data_dir: str | os.PathLike[str] | None = None, **overrides: Any) -> Task:
+    """Find a task by name, in a Python file, or by import path.
+
+    Args:
+        spec: a name (`digits-mlp`), a file (`my_task.py`, or `my_task.py:name` when it has several), or a
+            module (`package.module:name`). What is found is a `Task` or a function that returns one, which is
+            called with `data_dir` and those overrides that it has arguments for.
+        data_dir: where the data sets are; see `surefoot.lab.spec.datasets.load`.
+        overrides: `dropout`, `batch_size`, `subset` (train on so many examples) and `subset_seed`; None is as
+            if it were not given.
+
+    >>> find_task("digits-lr", batch_size=16, subset=500).train[0].shape
+    torch.Size([500, 64])
+    """
+    given = {name: value for name, value in overrides.items() if value is not None}
+    subset, subset_seed = given.pop("subset", None), given.pop("subset_seed", None)
+    if subset is None and subset_seed is not None:
+        raise TaskError("subset_seed chooses the examples of a subset; give subset too")
+    if spec in NAMED:
+        unknown = given.keys() - {"dropout", "batch_size"}
+        if unknown:
+            raise TaskError(
+                f"{spec} has no option {', '.join(sorted(unknown))}; it has batch_size, dropout, subset and subset_seed"
+            )
+        task = named_task(spec, data_dir, **given)
+    elif ":" in spec or "." in spec:
+        task = _user_task(spec, data_dir, given)
+    else:
+        near = difflib.get_close_matches(spec, NAMED, n=3, cutoff=0.5)
+        hint = f" (did you mean {' or '.join(near)}?)" if near else ""
+        raise TaskError(
+            f"there is no task {spec!r}{hint}; named tasks are {', '.join(NAMED)}; "
+            f"your own is a file (my_task.py) or an import path (package.module:name)"
+        )
+    return task if subset is None else task.subset(subset, subset_seed)
+
+
+def _user_task(spec: str, data_dir: str | os.PathLike[str] | None, overrides: Mapping[str, Any]) -> Task:
     """Load `file.py`, `file.py:name` or `package.module:name`, and make the task in it.
 
     Args:
@@ -36,15 +74,11 @@ def user_task(spec: str, data_dir: str | os.PathLike[str] | None, overrides: Map
         raise TaskError(
             f"{spec} takes no option {', '.join(sorted(left))}; make the task with a function that has such an argument"
         )
-    # An edited file is another task: without this, runs of the old model would pass for runs of the new one. A module
-    # that was imported before goes by what is loaded, whatever its file says by now.
-    text = Path(str(module.__file__)).read_text(errors="replace") if place.endswith(".py") else ""
-    source = text_digest(text) if text else code_digest(module)
     options = {key: value for key, value in taken.items() if key not in ("batch_size", "data_dir")}
     return dataclasses.replace(
         task,
         batch_size=overrides.get("batch_size", task.batch_size),
-        settings={**options, **task.settings, "source": source},
+        settings={**options, **task.settings, "source": fingerprint(module)},
     )
 
 
@@ -117,7 +151,7 @@ def _call(function: Any, spec: str, arguments: Mapping[str, Any]) -> Task:
     except (TaskError, DataError):
         raise
     except FAULTS as error:
-        raise TaskError(f"{spec} failed to make its task ({told(error)})") from error
+        raise TaskError(f"{spec} failed to make its task ({error_text(error)})") from error
     if not isinstance(task, Task):
-        raise TaskError(f"{spec} returned a {type(task).__name__}, not a surefoot.lab.spec.task.Task")
+        raise TaskError(f"{spec} returned a {type(task).__name__}, not a surefoot.lab.Task")
     return task

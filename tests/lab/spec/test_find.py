@@ -5,7 +5,8 @@ import sys
 
 import pytest
 
-from surefoot.lab.spec.task import TaskError, find_task
+from surefoot.lab.spec.find import find_task
+from surefoot.lab.spec.task import TaskError
 
 FILE = """
 import torch
@@ -84,7 +85,7 @@ def test_an_edited_file_is_another_task(task_file):
         (":needy", {}, r"cannot be called with no arguments \(missing a required argument: 'must'\)"),
         (":broken", {}, r"failed to make its task \(ZeroDivisionError: division by zero\)"),
         (":quits", {}, r"failed to make its task \(SystemExit: 3\)"),
-        (":wrong", {}, "returned a int, not a surefoot.lab.spec.task.Task"),
+        (":wrong", {}, "returned a int, not a surefoot.lab.Task"),
         (":first", {"dropout": True}, "takes no option dropout"),
         (":wide", {"depth": 2}, "takes no option depth"),
     ],
@@ -121,7 +122,7 @@ def test_import_path_from_the_current_folder(tmp_path):
     (tmp_path / "shop" / "window.py").write_text(FILE.replace("from neighbour_of_task import width", "width = 4"))
     script = (
         "import sys; sys.path = [p for p in sys.path if p]\n"
-        "from surefoot.lab.spec.task import find_task\n"
+        "from surefoot.lab.spec.find import find_task\n"
         "print(find_task('shop.window:first').model().out_features, find_task('shop.window').name)"
     )
     found = subprocess.run([sys.executable, "-P", "-c", script], cwd=tmp_path, capture_output=True, text=True)
