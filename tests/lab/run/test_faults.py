@@ -32,8 +32,8 @@ EPOCHS = 20
 
 
 def prepare(task: Task, out: Path, seed: int = 0, epochs: int = EPOCHS) -> tuple[RunConfig, Path]:
-    one = Contestant.parse("adams:eta=0.1")
-    config = RunConfig.plan(task, one, seed=seed, epochs=epochs, defaults={"lr": 0.01})
+    contestant = Contestant.parse("adams:eta=0.1")
+    config = RunConfig.plan(task, contestant, seed=seed, epochs=epochs, defaults={"lr": 0.01})
     return config, folder_of(out, config)
 
 
@@ -131,9 +131,9 @@ def test_a_run_held_by_another_command_is_left_for_the_end(tiny_task: MakeTask, 
             if event.kind == "done" and event.index == 1:
                 os.write(go[1], b"x")  # let go only after the other run is done
 
-    found = compare(task, ["sgd"], seeds=2, epochs=2, out=tmp_path, progress=Noted)
+    results = compare(task, ["sgd"], seeds=2, epochs=2, out=tmp_path, progress=Noted)
     assert os.waitpid(pid, 0)[1] == 0
-    assert found.ok
+    assert results.ok
     assert order.index(("waiting", 0)) < order.index(("done", 1)) < order.index(("done", 0))
 
 
@@ -187,11 +187,11 @@ def test_a_damaged_run_does_not_stop_the_others(tiny_task: MakeTask, tmp_path: P
     damage_replace(first.runs[0].folder / "checkpoint.pt")
     other = json.dumps({**first.runs[1].config.to_json(), "format": 2})
     (first.runs[1].folder / "config.json").write_text(other)
-    found = compare(task, ["sgd"], seeds=3, epochs=3, out=tmp_path, progress=False)
-    assert sorted(Path(folder).name for folder in found.failures) == sorted(run.folder.name for run in first.runs[:2])
-    assert any("checkpoint.pt is damaged" in message for message in found.failures.values())
-    assert any("written in format 2" in message for message in found.failures.values())
-    assert [run.seed for run in found.runs if run.finished] == [2]
+    results = compare(task, ["sgd"], seeds=3, epochs=3, out=tmp_path, progress=False)
+    assert sorted(Path(folder).name for folder in results.failures) == sorted(run.folder.name for run in first.runs[:2])
+    assert any("checkpoint.pt is damaged" in message for message in results.failures.values())
+    assert any("written in format 2" in message for message in results.failures.values())
+    assert [run.seed for run in results.runs if run.finished] == [2]
 
 
 def test_a_full_disk_stops_with_one_sentence_and_all_is_there_afterwards(
@@ -206,8 +206,8 @@ def test_a_full_disk_stops_with_one_sentence_and_all_is_there_afterwards(
         append(log, row)
 
     monkeypatch.setattr(MetricsLog, "append", full)
-    found = compare(task, ["sgd", "adam"], seeds=2, epochs=4, out=tmp_path, progress=False)
-    [message] = found.failures.values()  # the first one says it; the others would fail alike and are not tried
+    results = compare(task, ["sgd", "adam"], seeds=2, epochs=4, out=tmp_path, progress=False)
+    [message] = results.failures.values()  # the first one says it; the others would fail alike and are not tried
     assert "No space left on device; free some space and run the same command again" in message
     assert not list(tmp_path.rglob("error.txt"))
     monkeypatch.undo()
@@ -268,14 +268,14 @@ def test_a_folder_that_cannot_be_written_is_told(
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(Path, "mkdir", refuse)
-    found = compare(tiny_task(), ["sgd"], seeds=3, epochs=1, out=tmp_path / "new", progress=False)
-    [message] = found.failures.values()
+    results = compare(tiny_task(), ["sgd"], seeds=3, epochs=1, out=tmp_path / "new", progress=False)
+    [message] = results.failures.values()
     assert os.strerror(number) in message
     assert advice in message
 
 
 def test_an_out_folder_that_is_a_file_is_told(tiny_task: MakeTask, tmp_path: Path) -> None:
     (tmp_path / "out").write_text("mine")
-    found = compare(tiny_task(), ["sgd"], seeds=1, epochs=1, out=tmp_path / "out", progress=False)
-    assert "choose an --out folder that is not a file" in next(iter(found.failures.values()))
+    results = compare(tiny_task(), ["sgd"], seeds=1, epochs=1, out=tmp_path / "out", progress=False)
+    assert "choose an --out folder that is not a file" in next(iter(results.failures.values()))
     assert (tmp_path / "out").read_text() == "mine"

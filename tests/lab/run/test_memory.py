@@ -1,4 +1,4 @@
-"""The lab's own processes keep freed memory; a user's settings win."""
+"""Processes of the lab keep freed memory; settings of the user take precedence."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ print(int(kept), resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 def faults(**settings: str) -> tuple[bool, int]:
     """Whether memory is kept, and how many pages a loop over freed and new blocks of 16 MB gets from the system."""
-    clean = {name: value for name, value in os.environ.items() if name not in memory._SETTINGS}
+    clean = {name: value for name, value in os.environ.items() if name not in memory.SETTINGS}
     done = subprocess.run([sys.executable, "-c", FAULTS], env=clean | settings, capture_output=True, check=True)
     kept, count = done.stdout.split()
     return bool(int(kept)), int(count)
@@ -37,13 +37,13 @@ def faults(**settings: str) -> tuple[bool, int]:
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="what is kept is a matter of glibc")
 def test_freed_memory_is_kept() -> None:
     kept, few = faults()
-    told, many = faults(MALLOC_TRIM_THRESHOLD_="131072")
-    assert (kept, told) == (True, False)
+    kept_by_user, many = faults(MALLOC_TRIM_THRESHOLD_="131072")
+    assert (kept, kept_by_user) == (True, False)
     assert 10 * few < many  # without it: ten times 16 MB, page by page
 
 
 def test_elsewhere_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in memory._SETTINGS:
+    for name in memory.SETTINGS:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(memory.ctypes, "CDLL", lambda name: object())
     assert memory.keep_freed_memory() is False

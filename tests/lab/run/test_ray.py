@@ -112,15 +112,15 @@ def test_a_node_is_lost_and_nothing_else_is(cluster: Any, tmp_path: Path, monkey
     monkeypatch.delenv("BATCH_LOG")
     near = compare(str(path), ["adams"], out=tmp_path / "local", **options)
     assert [numbers(run) for run in far.runs] == [numbers(run) for run in near.runs]
-    # every epoch was told once, in order, also of the run that moved
+    # every epoch was reported once, in order, also of the run that moved
     for index in range(SEEDS):
-        told = [event.row["epoch"] for event in events if event.index == index and event.row]
-        assert told == list(range(1, EPOCHS + 1))
+        reported = [event.row["epoch"] for event in events if event.index == index and event.row]
+        assert reported == list(range(1, EPOCHS + 1))
     assert sorted(event.index for event in events if event.kind == "done") == list(range(SEEDS))
     assert {row["jobs"] for run in far.runs for row in run.epochs} == {2}  # flagged: seconds are not comparable
 
 
-def test_an_error_on_a_node_is_told_as_what_it_is() -> None:
+def test_an_error_on_a_node_is_reported_as_what_it_is() -> None:
     text = (
         "ray::_compute() (pid=7)\n  At least one of the input arguments\nModuleNotFoundError: No module named 'mine'\n"
     )

@@ -41,8 +41,8 @@ def go(task: Task, out: Path, spec: str = "adams", **more: Any) -> Run:
     return run(config, task, folder)
 
 
-def numbers(one: Run) -> list[dict[str, Any]]:
-    return [runner.without_timing(row) for row in one.epochs]
+def numbers(recorded: Run) -> list[dict[str, Any]]:
+    return [runner.without_timing(row) for row in recorded.epochs]
 
 
 class Twisted(torch.optim.SGD):
@@ -54,17 +54,17 @@ class Twisted(torch.optim.SGD):
 
 
 def test_an_option_that_no_file_can_hold_costs_the_checkpoint_only(tiny_task: MakeTask, tmp_path: Path) -> None:
-    task, one = tiny_task(), Contestant.create("twisted", Twisted, {"twist": lambda t: 1.0})
-    config = RunConfig.plan(task, one, seed=0, epochs=2)
-    found = run(config, task, tmp_path, contestant=one)
-    assert found.finished
+    task, contestant = tiny_task(), Contestant.create("twisted", Twisted, {"twist": lambda t: 1.0})
+    config = RunConfig.plan(task, contestant, seed=0, epochs=2)
+    recorded = run(config, task, tmp_path, contestant=contestant)
+    assert recorded.finished
     assert not (tmp_path / "checkpoint.pt").exists()
 
 
 def test_rows_hold_what_the_report_needs(tiny_task: MakeTask, tmp_path: Path) -> None:
-    one = go(tiny_task(), tmp_path, epochs=2)
-    assert one.finished
-    row = one.epochs[-1]
+    recorded = go(tiny_task(), tmp_path, epochs=2)
+    assert recorded.finished
+    row = recorded.epochs[-1]
     assert list(row) == [
         *("epoch", "step", "train_loss", "valid_loss", "valid_accuracy", "seconds"),
         *("mean", "std", "tilt", "weight", "skipped", "diverged", "jobs"),
@@ -85,10 +85,10 @@ def test_train_loss_is_the_running_mean_over_all_samples(tiny_task: MakeTask, tm
             seen.append((value.item(), len(targets)))
         return value
 
-    one = go(tiny_task(loss=loss), tmp_path, epochs=1)
+    recorded = go(tiny_task(loss=loss), tmp_path, epochs=1)
     assert [size for _, size in seen] == [16, 16, 16, 16, 6]  # the last, smaller batch is used
     expected = sum(value * size for value, size in seen) / 70
-    assert one.epochs[0]["train_loss"] == pytest.approx(expected, rel=1e-12)
+    assert recorded.epochs[0]["train_loss"] == pytest.approx(expected, rel=1e-12)
 
 
 def test_every_optimizer_gets_the_same_weights_batches_and_dropout(tiny_task: MakeTask, tmp_path: Path) -> None:
@@ -113,12 +113,12 @@ def test_every_optimizer_gets_the_same_weights_batches_and_dropout(tiny_task: Ma
             noise.append(torch.rand(1))  # where dropout's stream has come to
         return first, batches, noise
 
-    one, other, another_seed = trace("adams", 0), trace("sgd", 0), trace("sgd", 1)
-    assert torch.equal(one[0], other[0])
-    assert all(torch.equal(a, b) for a, b in zip(one[1] + one[2], other[1] + other[2], strict=True))
-    assert not torch.equal(one[0], another_seed[0])
-    assert not torch.equal(one[1][0], another_seed[1][0])
-    assert not torch.equal(one[1][0], one[1][5])  # another order in the second epoch
+    adams, sgd, another_seed = trace("adams", 0), trace("sgd", 0), trace("sgd", 1)
+    assert torch.equal(adams[0], sgd[0])
+    assert all(torch.equal(a, b) for a, b in zip(adams[1] + adams[2], sgd[1] + sgd[2], strict=True))
+    assert not torch.equal(adams[0], another_seed[0])
+    assert not torch.equal(adams[1][0], another_seed[1][0])
+    assert not torch.equal(adams[1][0], adams[1][5])  # another order in the second epoch
 
 
 @pytest.mark.parametrize("spec", ["adams", "adam", "adam:schedule=cosine", "schedulefree.AdamWScheduleFree"])
@@ -167,35 +167,35 @@ def test_a_longer_run_extends_a_shorter_one(tiny_task: MakeTask, tmp_path: Path)
 
 def test_a_lost_checkpoint_costs_time_but_no_epoch(tiny_task: MakeTask, tmp_path: Path) -> None:
     task = tiny_task()
-    one = go(task, tmp_path, epochs=3)
-    (one.folder / "checkpoint.pt").unlink()
-    before = (one.folder / "metrics.jsonl").read_text()
+    recorded = go(task, tmp_path, epochs=3)
+    (recorded.folder / "checkpoint.pt").unlink()
+    before = (recorded.folder / "metrics.jsonl").read_text()
     longer = go(task, tmp_path, epochs=5)
-    assert (one.folder / "metrics.jsonl").read_text().startswith(before)
+    assert (recorded.folder / "metrics.jsonl").read_text().startswith(before)
     assert numbers(longer) == numbers(go(task, tmp_path / "whole", epochs=5))
 
 
 @pytest.mark.parametrize("left", [0, 2, 3])
 def test_metrics_behind_the_checkpoint_are_filled_again(tiny_task: MakeTask, tmp_path: Path, left: int) -> None:
     task = tiny_task()
-    one = go(task, tmp_path, epochs=4)
-    lines = (one.folder / "metrics.jsonl").read_text().splitlines(keepends=True)
-    (one.folder / "metrics.jsonl").write_text("".join(lines[:left]))
+    recorded = go(task, tmp_path, epochs=4)
+    lines = (recorded.folder / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (recorded.folder / "metrics.jsonl").write_text("".join(lines[:left]))
     trained: list[int] = []
     config, folder = start(task, tmp_path, epochs=4)
-    assert numbers(run(config, task, folder, lambda row: trained.append(row["epoch"]))) == numbers(one)
+    assert numbers(run(config, task, folder, lambda row: trained.append(row["epoch"]))) == numbers(recorded)
     # A kill between checkpoint and line: the line comes from the checkpoint. Deleted lines: all is trained again.
     assert trained == ([] if left == 3 else [1, 2, 3, 4])
 
 
 def test_lines_of_a_machine_that_computes_otherwise_are_replaced(tiny_task: MakeTask, tmp_path: Path) -> None:
     task = tiny_task()
-    one = go(task, tmp_path, epochs=3)
-    (one.folder / "checkpoint.pt").unlink()
-    rows = [dict(row) for row in one.epochs]
+    recorded = go(task, tmp_path, epochs=3)
+    (recorded.folder / "checkpoint.pt").unlink()
+    rows = [dict(row) for row in recorded.epochs]
     rows[1]["train_loss"] += 1e-7
-    (one.folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert numbers(go(task, tmp_path, epochs=4))[:3] == numbers(one)
+    (recorded.folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert numbers(go(task, tmp_path, epochs=4))[:3] == numbers(recorded)
 
 
 def test_subnormal_weights_are_zero_in_a_run_and_only_there(tiny_task: MakeTask, tmp_path: Path) -> None:
@@ -206,9 +206,9 @@ def test_subnormal_weights_are_zero_in_a_run_and_only_there(tiny_task: MakeTask,
             seen.append(flushes_subnormals())
             super().step(closure)
 
-    task, one = tiny_task(), Contestant.create("watched", Watched, {})
-    config = RunConfig.plan(task, one, seed=0, epochs=1, defaults={"lr": 0.5})
-    run(config, task, tmp_path / "run", contestant=one)
+    task, contestant = tiny_task(), Contestant.create("watched", Watched, {})
+    config = RunConfig.plan(task, contestant, seed=0, epochs=1, defaults={"lr": 0.5})
+    run(config, task, tmp_path / "run", contestant=contestant)
     assert seen
     assert all(seen)
     assert not flushes_subnormals()
@@ -232,9 +232,9 @@ def test_cosine_goes_to_zero_step_by_step(tiny_task: MakeTask, tmp_path: Path) -
             super().step(closure)
 
     task = tiny_task()
-    one = Contestant.create("watched", Watched, {"schedule": "cosine"})
-    config = RunConfig.plan(task, one, seed=0, epochs=2, defaults={"lr": 0.5})
-    run(config, task, tmp_path / "run", contestant=one)
+    contestant = Contestant.create("watched", Watched, {"schedule": "cosine"})
+    config = RunConfig.plan(task, contestant, seed=0, epochs=2, defaults={"lr": 0.5})
+    run(config, task, tmp_path / "run", contestant=contestant)
     assert rates == [0.5 * 0.5 * (1 + math.cos(math.pi * step / 10)) for step in range(10)]
 
 
@@ -242,16 +242,16 @@ def test_divergence_is_a_result(tiny_task: MakeTask, tmp_path: Path) -> None:
     def explode(outputs: Tensor, targets: Tensor) -> Tensor:
         return F.cross_entropy(outputs, targets) * outputs.sum().abs().exp()
 
-    one = go(tiny_task(loss=explode), tmp_path, "sgd:lr=50")
-    assert one.diverged
-    assert one.finished
-    last = one.epochs[-1]
+    recorded = go(tiny_task(loss=explode), tmp_path, "sgd:lr=50")
+    assert recorded.diverged
+    assert recorded.finished
+    last = recorded.epochs[-1]
     assert (last["train_loss"], last["valid_loss"], last["valid_accuracy"]) == (None, None, None)
-    text = (one.folder / "metrics.jsonl").read_text()
+    text = (recorded.folder / "metrics.jsonl").read_text()
     assert "NaN" not in text
     assert "Infinity" not in text
     go(tiny_task(loss=explode), tmp_path, "sgd:lr=50", epochs=9)  # asked for more, it stays as it ended
-    assert (one.folder / "metrics.jsonl").read_text() == text
+    assert (recorded.folder / "metrics.jsonl").read_text() == text
 
 
 def test_broken_weights_behind_a_finite_loss_are_divergence(tiny_task: MakeTask, tmp_path: Path) -> None:
@@ -263,11 +263,11 @@ def test_broken_weights_behind_a_finite_loss_are_divergence(tiny_task: MakeTask,
             self.state["taken"] += 1  # type: ignore[index]
 
     task = tiny_task()
-    one = Contestant.create("breaks", Breaks)
-    found = run(RunConfig.plan(task, one, seed=0, epochs=3), task, tmp_path / "run", contestant=one)
-    assert found.diverged
-    assert len(found.epochs) == 1
-    assert found.epochs[0]["train_loss"] is not None
+    contestant = Contestant.create("breaks", Breaks)
+    recorded = run(RunConfig.plan(task, contestant, seed=0, epochs=3), task, tmp_path / "run", contestant=contestant)
+    assert recorded.diverged
+    assert len(recorded.epochs) == 1
+    assert recorded.epochs[0]["train_loss"] is not None
 
 
 def test_failing_code_is_recorded_and_can_be_tried_again(tiny_task: MakeTask, tmp_path: Path) -> None:
@@ -289,8 +289,8 @@ def test_failing_code_is_recorded_and_can_be_tried_again(tiny_task: MakeTask, tm
 
 def test_closures_are_for_those_who_insist(tiny_task: MakeTask, tmp_path: Path) -> None:
     whole = dataclasses.replace(tiny_task(dropout=0.0), batch_size=70)
-    one = go(whole, tmp_path, "lbfgs:line_search_fn='strong_wolfe'", epochs=4)
-    assert one.epochs[-1]["train_loss"] < one.epochs[0]["train_loss"]
+    recorded = go(whole, tmp_path, "lbfgs:line_search_fn='strong_wolfe'", epochs=4)
+    assert recorded.epochs[-1]["train_loss"] < recorded.epochs[0]["train_loss"]
 
 
 def test_averaging_optimizers_are_validated_at_their_average(tiny_task: MakeTask, tmp_path: Path) -> None:
@@ -315,9 +315,9 @@ def test_a_state_that_is_not_plain_data_is_never_saved_as_pickle(tiny_task: Make
             self.param_groups[0]["odd"] = Path("not data")
 
     task = tiny_task()
-    one = Contestant.create("odd", Odd)
-    found = run(RunConfig.plan(task, one, seed=0, epochs=3), task, tmp_path / "run", contestant=one)
-    assert found.finished
+    contestant = Contestant.create("odd", Odd)
+    recorded = run(RunConfig.plan(task, contestant, seed=0, epochs=3), task, tmp_path / "run", contestant=contestant)
+    assert recorded.finished
     assert not (tmp_path / "run" / "checkpoint.pt").exists()
 
 
@@ -353,12 +353,12 @@ def test_keys_say_what_decides_the_numbers_and_nothing_else(tiny_task: MakeTask,
 
 def test_a_folder_of_another_run_is_not_touched(tiny_task: MakeTask, tmp_path: Path) -> None:
     task = tiny_task()
-    one = go(task, tmp_path, epochs=1)
+    recorded = go(task, tmp_path, epochs=1)
     config, _ = start(task, tmp_path, seed=1)
-    before = {path.name: path.read_bytes() for path in one.folder.iterdir()}
+    before = {path.name: path.read_bytes() for path in recorded.folder.iterdir()}
     with pytest.raises(StoreError, match="holds another run"):
-        run(config, task, one.folder)
-    assert {path.name: path.read_bytes() for path in one.folder.iterdir()} == before
+        run(config, task, recorded.folder)
+    assert {path.name: path.read_bytes() for path in recorded.folder.iterdir()} == before
 
 
 def test_going_on_with_another_torch_is_recorded(tiny_task: MakeTask, tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import shlex
 import sys
 from collections.abc import Callable
@@ -18,9 +17,7 @@ from surefoot.lab import compare
 from surefoot.lab.spec.task import Task
 from surefoot.lab.store import read_runs
 from surefoot.lab.tune import Tuning, tune
-from surefoot.lab.tune.search import Search, rungs_of
-from surefoot.lab.tune.space import STARTUP, Grid, Range, Space, parse_values
-from surefoot.lab.tune.study import ATTEMPTS, Studies
+from surefoot.lab.tune.search import rungs_of
 
 pytest.importorskip("optuna", reason="Optuna is not installed; pip install 'surefoot[tune]'")
 
@@ -45,98 +42,47 @@ def surefoot(*arguments: object) -> Result:
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
-def in_child(function: Callable[[], object]) -> None:
-    """Do this in a process that ends without cleaning up, as a killed one does."""
-    pid = os.fork()
-    if pid == 0:
-        try:
-            function()
-        finally:
-            os._exit(9)
-    assert os.WEXITSTATUS(os.waitpid(pid, 0)[1]) == 9
-
-
-@pytest.mark.parametrize("text", ["", "1:0", "0:1", "-1:1", "1:2:3", "a:b", "1e-3:inf", ",", "1,1.0"])
-def test_values_that_cannot_be_read(text: str) -> None:
-    with pytest.raises(ValueError, match=r"lr=.*give"):
-        parse_values("lr", text)
-
-
-def test_words_of_yes_and_no_are_not_texts() -> None:
-    assert parse_values("amsgrad", "no,True") == Grid((False, True))
-    assert parse_values("weighting", "paper,none") == Grid(("paper", None))
-
-
-def test_whole_numbers_stay_whole_where_an_option_may_want_them() -> None:
-    assert parse_values("ns_steps", "3,7") == Grid((3, 7))
-    assert repr(parse_values("lr", "1,2")) == "Grid(values=(1.0, 2.0))"
-    space = Space({"ns_steps": Grid((3, 7))})
-    assert not space.bounded
-    [chosen] = space.distributions().values()
-    assert (type(chosen).__name__, chosen.low, chosen.high) == ("IntDistribution", 3, 7)
-    assert repr(space.rounded({"ns_steps": 5})) == "{'ns_steps': 5}"
-    assert Space({"nesterov": Grid((0, 1))}).bounded  # nothing lies between
-
-
-def test_settings_of_a_range_are_spread_and_rounded() -> None:
-    space = Space({"eta": Range(1e-6, 1.0), "lr": Range(1e-4, 1e-2)})
-    settings = [space.setting(slot) for slot in range(STARTUP)]
-    assert space.setting(STARTUP) == {}  # the sampler's
-    for name, low, high in (("eta", 1e-6, 1.0), ("lr", 1e-4, 1e-2)):
-        values = [one[name] for one in settings]
-        assert len(set(values)) == STARTUP
-        assert all(low <= value <= high and value == float(f"{value:.3g}") for value in values)
-        halves = [math.log(value / low) / math.log(high / low) > 0.5 for value in values]
-        assert 3 <= sum(halves) <= 7
-
-
-def test_edges() -> None:
-    assert Space({"lr": Range(1e-4, 1.0)}).on_edge({"lr": 0.9}) == ["lr"]
-    assert Space({"lr": Range(1e-4, 1.0)}).on_edge({"lr": 0.3}) == []
-    grid = Space({"lr": Grid((0.1, 0.2, 0.3)), "eta": Grid((1e-4,)), "weighting": Grid(("paper", "unit"))})
-    assert grid.on_edge({"lr": 0.3, "eta": 1e-4, "weighting": "unit"}) == ["lr"]
-    assert grid.on_edge({"lr": 0.2, "eta": 1e-4, "weighting": "unit"}) == []
-
-
 def test_every_optimizer_gets_the_same_budget(
     tiny_task: MakeTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("surefoot.lab.tune.space.STARTUP", 4)  # the sampler chooses the rest
     space = {"eta": "1e-6:1", "lr": "1e-3:1"}
-    found = search(tiny_task(), ["adam", "adams", "adamcb:eta=0.1"], tmp_path, space=space, trials=7, prune=False)
-    assert [len(study.trials) for study in found.studies] == [7, 7, 7]
-    assert [study.epochs for study in found.studies] == [14, 14, 14]
-    assert [set(study.trials[0].options) for study in found.studies] == [{"lr"}, {"eta", "lr"}, {"lr"}]
-    assert "Adam has no eta: it is tuned over lr." in found.notes
-    assert "AdamCB eta=0.1 sets eta itself: tuned over lr." in found.notes
-    for study in found.studies:
-        assert len({str(one.options) for one in study.trials}) == 7  # no setting twice
+    result = search(tiny_task(), ["adam", "adams", "adamcb:eta=0.1"], tmp_path, space=space, trials=7, prune=False)
+    assert [len(study.trials) for study in result.studies] == [7, 7, 7]
+    assert [study.epochs for study in result.studies] == [14, 14, 14]
+    assert [set(study.trials[0].options) for study in result.studies] == [{"lr"}, {"eta", "lr"}, {"lr"}]
+    assert "Adam has no eta: it is tuned over lr." in result.notes
+    assert "AdamCB eta=0.1 sets eta itself: tuned over lr." in result.notes
+    for study in result.studies:
+        assert len({str(trial.options) for trial in study.trials}) == 7  # no setting twice
     runs = read_runs(tmp_path)
     assert {run.seed for run in runs} == {1000}
     assert {run.config.purpose for run in runs} == {"tune"}
     assert len(runs) == 21
-    best = found.studies[1].best
+    best = result.studies[1].best
     assert best is not None
-    assert best.value == min(one.value for one in found.studies[1].trials)
+    assert best.value == min(trial.value for trial in result.studies[1].trials)
 
 
 def test_a_grid_is_tried_point_by_point_and_the_smaller_one_is_filled_up(tiny_task: MakeTask, tmp_path: Path) -> None:
     space = {"eta": "0,1e-2", "lr": "1e-3,1e-2,1e-1"}
-    found = search(tiny_task(), ["adam", "adams"], tmp_path, space=space)
-    adam, adams = ([one.options for one in sorted(study.trials, key=lambda one: one.slot)] for study in found.studies)
+    result = search(tiny_task(), ["adam", "adams"], tmp_path, space=space)
+    adam, adams = (
+        [trial.options for trial in sorted(study.trials, key=lambda trial: trial.slot)] for study in result.studies
+    )
     assert adams == [{"eta": eta, "lr": lr} for eta in (0.0, 1e-2) for lr in (1e-3, 1e-2, 1e-1)]
     assert adam[:3] == [{"lr": 1e-3}, {"lr": 1e-2}, {"lr": 1e-1}]
-    assert len({one["lr"] for one in adam}) == 6
-    assert all(1e-3 <= one["lr"] <= 1e-1 for one in adam)
-    assert any("Adam has a grid of 3 points and a budget of 6 settings" in note for note in found.notes)
+    assert len({setting["lr"] for setting in adam}) == 6
+    assert all(1e-3 <= setting["lr"] <= 1e-1 for setting in adam)
+    assert any("Adam has a grid of 3 points and a budget of 6 settings" in note for note in result.notes)
     with pytest.raises(ValueError, match="the grid has 6 points, more than --trials 5"):
         search(tiny_task(), ["adams"], tmp_path, space=space, trials=5)
 
 
 def test_words_are_values_too(tiny_task: MakeTask, tmp_path: Path) -> None:
-    found = search(tiny_task(), ["adams"], tmp_path, space={"weighting": "paper,unit", "lr": "1e-2:1"}, trials=4)
-    assert {one.options["weighting"] for one in found.studies[0].trials} == {"paper", "unit"}
-    assert "weighting=" in found.specs[0]
+    result = search(tiny_task(), ["adams"], tmp_path, space={"weighting": "paper,unit", "lr": "1e-2:1"}, trials=4)
+    assert {trial.options["weighting"] for trial in result.studies[0].trials} == {"paper", "unit"}
+    assert "weighting=" in result.specs[0]
 
 
 def test_the_same_command_goes_on_and_does_nothing_twice(
@@ -151,22 +97,22 @@ def test_the_same_command_goes_on_and_does_nothing_twice(
     assert len(second.studies[0].trials) == 7
     assert {path: path.stat().st_mtime_ns for path in stamps} == stamps
     whole = search(task, ["adams"], tmp_path / "whole", trials=7, **options)
-    assert [(one.slot, one.options, one.value) for one in whole.studies[0].trials] == [
-        (one.slot, one.options, one.value) for one in second.studies[0].trials
+    assert [(trial.slot, trial.options, trial.value) for trial in whole.studies[0].trials] == [
+        (trial.slot, trial.options, trial.value) for trial in second.studies[0].trials
     ]
 
 
 def test_divergence_is_a_result_and_counts(tiny_task: MakeTask, tmp_path: Path) -> None:
-    found = search(tiny_task(), ["sgd"], tmp_path, space={"lr": "1e-2,1e-1,1e30"}, seeds=2)
-    states = {one.options["lr"]: (one.state, one.value) for one in found.studies[0].trials}
+    result = search(tiny_task(), ["sgd"], tmp_path, space={"lr": "1e-2,1e-1,1e30"}, seeds=2)
+    states = {trial.options["lr"]: (trial.state, trial.value) for trial in result.studies[0].trials}
     assert states[1e30] == ("diverged", math.inf)
     assert {states[lr][0] for lr in (1e-2, 1e-1)} == {"done"}
-    assert found.rows()[0][3] == "3 of 3 (1 diverged)"
+    assert result.rows()[0][3] == "3 of 3 (1 diverged)"
     nowhere = {"share": lambda outputs, targets: outputs.mean() * float("nan")}
     unknown = search(tiny_task(metrics=nowhere), ["sgd"], tmp_path / "nan", space={"lr": "1e-2"}, metric="valid_share")
-    assert [(one.state, one.value) for one in unknown.studies[0].trials] == [("diverged", math.inf)]
+    assert [(trial.state, trial.value) for trial in unknown.studies[0].trials] == [("diverged", math.inf)]
     lost = search(tiny_task(), ["sgd"], tmp_path, space={"lr": "1e30,1e31"}, metric="valid_accuracy")
-    assert [one.value for one in lost.studies[0].trials] == [-math.inf, -math.inf]
+    assert [trial.value for trial in lost.studies[0].trials] == [-math.inf, -math.inf]
     assert lost.best == {}
     assert "no setting was trained to the end (2 trials diverged)" in lost.warnings[0]
     lost.print()
@@ -176,15 +122,18 @@ def test_divergence_is_a_result_and_counts(tiny_task: MakeTask, tmp_path: Path) 
 def test_bad_trials_are_stopped_early(tiny_task: MakeTask, tmp_path: Path) -> None:
     space = {"lr": "0.05,0.1,0.2,0.15,0.25,1e-9,2e-9"}
     options: dict[str, Any] = {"space": space, "epochs": 9, "seeds": 2}
-    found = search(tiny_task(), ["adam", "adam:schedule=cosine"], tmp_path, **options)
-    plain, scheduled = found.studies
-    assert {one.options["lr"]: one.epochs for one in plain.trials if one.state == "pruned"} == {1e-9: 2, 2e-9: 2}
+    result = search(tiny_task(), ["adam", "adam:schedule=cosine"], tmp_path, **options)
+    plain, scheduled = result.studies
+    assert {trial.options["lr"]: trial.epochs for trial in plain.trials if trial.state == "pruned"} == {
+        1e-9: 2,
+        2e-9: 2,
+    }
     assert plain.best is not None
     assert plain.best.options["lr"] > 0.01
     assert scheduled.of("pruned") == 0
-    assert any("its trials are not stopped early" in note for note in found.notes)
+    assert any("its trials are not stopped early" in note for note in result.notes)
     unpruned = search(tiny_task(), ["adam"], tmp_path, prune=False, **options)
-    assert {one.epochs for one in unpruned.studies[0].trials} == {18}
+    assert {trial.epochs for trial in unpruned.studies[0].trials} == {18}
     # a trial that was stopped early goes on from its checkpoint, and whole runs are found done
     assert len([run for run in read_runs(tmp_path) if run.config.optimizer.schedule is None]) == 14
     assert rungs_of(1) == (1,)
@@ -197,71 +146,10 @@ def test_an_error_in_user_code_fails_its_trial_only_and_is_tried_again_by_the_ne
     Path("touchy.py").write_text(BROKEN)
     options: dict[str, Any] = {"space": {"lr": "0.1,0.9"}, "weight_decay": 0.0}
     for _ in range(2):
-        found = search(tiny_task(), ["touchy.py:Touchy"], tmp_path / "runs", **options)
-        assert not found.ok
-        assert found.failures == [("Touchy", "ArithmeticError: too fast")]
-        assert [one.options for one in found.studies[0].trials] == [{"lr": 0.1}]
-
-
-@pytest.mark.parametrize("kind", ["sqlite:///", "journal:"])
-def test_a_trial_whose_worker_died_is_taken_up_and_counted_once(
-    tiny_task: MakeTask, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    options: dict[str, Any] = {"space": {"lr": "1e-3:1"}, "trials": 2, "storage": f"{kind}{tmp_path / 'list'}"}
-    searches: list[Search] = []
-    monkeypatch.setattr(Search, "run", lambda search, *rest: searches.append(search))
-    search(tiny_task(), ["adams"], tmp_path, **options)  # fills the study, computes nothing
-    [plan] = searches[0].plans
-
-    def die() -> None:
-        studies = Studies(options["storage"])
-        with studies.locks.live() as worker:
-            studies.claim([plan], worker)
-            os._exit(9)
-
-    for _ in range(ATTEMPTS - 1):
-        in_child(die)
-    studies = Studies(options["storage"])
-    with studies.locks.live() as worker:
-        first, others_run = studies.claim([plan], worker)
-        assert not others_run
-        second, others_run = studies.claim([plan], worker)
-        assert others_run
-        assert first is not None
-        assert second is not None
-        assert {first.slot, second.slot} == {0, 1}
-        assert [trial.options for trial in (first, second)] == [
-            plan.space.setting(trial.slot) for trial in (first, second)
-        ]
-        assert studies.claim([plan], worker) == (None, True)  # both are computed by a living worker
-    monkeypatch.undo()
-    found = search(tiny_task(), ["adams"], tmp_path, **options)
-    assert sorted(one.slot for one in found.studies[0].trials) == [0, 1]
-    assert found.ok
-
-
-def test_a_trial_that_kills_every_worker_is_given_up(tiny_task: MakeTask, tmp_path: Path) -> None:
-    class Killer:
-        """A pool that does not survive its first job."""
-
-        def __enter__(self) -> Killer:
-            return self
-
-        def __exit__(self, *error: object) -> None:
-            return None
-
-        def submit(self, job: object) -> Any:
-            os._exit(9)
-
-    options: dict[str, Any] = {"space": {"lr": "0.1"}}
-    for _ in range(ATTEMPTS):
-        in_child(lambda: search(tiny_task(), ["adam"], tmp_path, executor=lambda on_event: Killer(), **options))
-    url = f"sqlite:///{tmp_path / 'tune.db'}"
-    import optuna
-
-    found = optuna.load_study(study_name=None, storage=url).trials
-    assert [one.user_attrs["attempt"] for one in found] == [1, 2, 3]
-    assert search(tiny_task(), ["adam"], tmp_path, **options).ok  # another command, another chance
+        result = search(tiny_task(), ["touchy.py:Touchy"], tmp_path / "runs", **options)
+        assert not result.ok
+        assert result.failures == [("Touchy", "ArithmeticError: too fast")]
+        assert [trial.options for trial in result.studies[0].trials] == [{"lr": 0.1}]
 
 
 def test_reported_seeds_are_refused(tiny_task: MakeTask, tmp_path: Path) -> None:
@@ -285,17 +173,6 @@ def test_reported_seeds_are_refused(tiny_task: MakeTask, tmp_path: Path) -> None
 def test_errors_are_one_sentence(tiny_task: MakeTask, tmp_path: Path, options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         search(tiny_task(), ["adam"], tmp_path, **{"space": {"lr": "0.1"}, **options})
-
-
-def test_a_server_that_is_not_there(tiny_task: MakeTask, tmp_path: Path) -> None:
-    with pytest.raises(ConnectionError, match="cannot reach the PostgreSQL server of --storage"):
-        search(tiny_task(), ["adam"], tmp_path, space={"lr": "0.1"}, storage="postgresql://u:secret@127.0.0.1:9/db")
-
-
-def test_a_storage_that_cannot_be_read(tiny_task: MakeTask, tmp_path: Path) -> None:
-    (tmp_path / "tune.db").write_text("this is no database, but long enough to be taken for one" * 100)
-    with pytest.raises(ConnectionError, match=r"the storage of the trials failed .*; run the same command again"):
-        search(tiny_task(), ["adam"], tmp_path, space={"lr": "0.1"})
 
 
 def test_a_missing_package_is_named(tiny_task: MakeTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,7 @@
-"""Keeps freed memory in the process, where it is the lab's own."""
+"""Keeps freed memory in the processes of the lab, where giving it back costs time.
+
+A file of its own because the command line calls it before torch is imported.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +9,20 @@ import ctypes
 import os
 from contextlib import suppress
 
-# From glibc's malloc.h: blocks beyond the first size are got from the system one by one, and memory beyond the second
-# at the end of the heap is given back to it.
+# From glibc's malloc.h: blocks larger than the first size come from the system one by one, and free memory beyond the
+# second size at the end of the heap is given back to it.
 _MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1
-_SETTINGS = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES")
+SETTINGS = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES")
 
 
 def keep_freed_memory() -> bool:
-    """Let this process keep what it has used; returns whether that was possible.
+    """Let this process keep memory that it frees; returns whether that was possible.
 
-    glibc hands a freed block of megabytes back to the system and gets it again, page by page, in the next step: a
-    quarter of the time of the paper's CNN. It cannot be undone, so it is for processes that belong to the lab, never
-    for a user's own. Settings that a user made win; elsewhere than on glibc nothing happens.
+    glibc returns a freed block of megabytes to the system and requests it again, page by page, in the next step: a
+    quarter of the time of the paper's CNN. This cannot be undone, so it is for worker processes and commands, never for
+    a user's process. Settings of the user take precedence; without glibc nothing happens.
     """
-    if any(name in os.environ for name in _SETTINGS):
+    if any(name in os.environ for name in SETTINGS):
         return False
     with suppress(AttributeError, OSError, TypeError):
         mallopt = ctypes.CDLL(None).mallopt

@@ -1,4 +1,7 @@
-"""Computes one run into its folder: resumable after a kill at any moment, with the same bits."""
+"""Computes one run into its folder, with its checkpoint; after a kill at any moment it goes on, bit for bit.
+
+A fork starts from the checkpoint of another run.
+"""
 
 from __future__ import annotations
 
@@ -99,30 +102,26 @@ def is_done(folder: Path, config: RunConfig) -> bool:
     """Whether a folder holds this run to its end, or to its divergence."""
     if not (folder / "config.json").exists():
         return False
-    found = read_run(folder)
-    _check_key(folder, found.config, config)
-    return found.diverged or last_epoch(found.epochs) >= config.epochs
-
-
-def _check_key(folder: Path, found: RunConfig, config: RunConfig) -> None:
-    if found.key != config.key:
+    recorded = read_run(folder)
+    if recorded.config.key != config.key:
         raise StoreError(
-            f"{folder} holds another run than its name says (key {found.key[:12]}, expected "
+            f"{folder} holds another run than its name says (key {recorded.config.key[:12]}, expected "
             f"{config.key[:12]}); move it away or choose another --out folder"
         )
+    return recorded.diverged or last_epoch(recorded.epochs) >= config.epochs
 
 
 def _claim(folder: Path, config: RunConfig) -> None:
-    """Write the configuration of a new run; of a known one only a larger number of epochs and another machine."""
+    """Write the configuration of a new run; in a recorded one update only the epochs and the machine."""
     if (folder / "config.json").exists():
-        found = read_config(folder)
-        claimed = replace(
-            found,
-            epochs=max(found.epochs, config.epochs),
-            provenance=found.provenance.with_resumed(config.provenance),
+        recorded = read_config(folder)
+        updated = replace(
+            recorded,
+            epochs=max(recorded.epochs, config.epochs),
+            provenance=recorded.provenance.with_resumed(config.provenance),
         )
-        if claimed != found:
-            write_config(folder, claimed)
+        if updated != recorded:
+            write_config(folder, updated)
     else:
         write_config(folder, config)
     (folder / "error.txt").unlink(missing_ok=True)
@@ -133,7 +132,7 @@ def _restore(trainer: Trainer, folder: Path, config: RunConfig, log: MetricsLog,
     first = config.fork.epoch if config.fork else 0
     saved = load_checkpoint(folder / "checkpoint.pt", config.key)
     recorded = max(last_epoch(log.rows), first)
-    # A checkpoint further ahead of the metrics (someone deleted lines) would leave a hole: train from the start.
+    # With a checkpoint further ahead of the metrics, where someone deleted lines, epochs would be missing: start anew.
     if saved is not None and saved["epoch"] <= recorded + 1:
         trainer.load_state(saved)
         if saved["epoch"] > recorded:
@@ -178,8 +177,8 @@ def _compute(
 
 
 def _recorded(log: MetricsLog, row: dict[str, Any]) -> dict[str, Any] | None:
-    """The line of an epoch that was trained again after a kill; forgotten when the numbers are other ones here."""
-    recorded = next((old for old in reversed(log.rows) if old["epoch"] == row["epoch"]), None)
+    """The recorded row of an epoch that was trained again after a kill; deleted if its numbers differ from these."""
+    recorded = next((earlier for earlier in reversed(log.rows) if earlier["epoch"] == row["epoch"]), None)
     if recorded is not None and without_timing(recorded) != without_timing(row):
         log.cut(row["epoch"])
         return None
@@ -191,19 +190,19 @@ def without_timing(row: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in row.items() if name not in ("seconds", "jobs")}
 
 
-def load_start(trainer: Trainer, path: Path, begin: ForkConfig) -> None:
+def load_start(trainer: Trainer, path: Path, fork: ForkConfig) -> None:
     """Put a trainer where its run forks: the baseline's weights and, where kept, the optimizer's state."""
-    saved = load_checkpoint(path, begin.base)
+    saved = load_checkpoint(path, fork.base)
     if saved is None:
         raise StoreError(f"{path}, the start of this fork, is missing; run the same fork command again to make it")
     trainer.model.load_state_dict(saved["model"])
-    if begin.state == "kept":
+    if fork.state == "kept":
         state = saved["optimizer"]
         options = accepted_options(type(trainer.optimizer))
         # Options (lr, eta, ...) stay those of this run; the optimizer's state is the baseline's.
         groups = [
-            {**group, **{name: value for name, value in mine.items() if name in options and name != "params"}}
-            for group, mine in zip(state["param_groups"], trainer.optimizer.state_dict()["param_groups"])
+            {**group, **{name: value for name, value in current.items() if name in options and name != "params"}}
+            for group, current in zip(state["param_groups"], trainer.optimizer.state_dict()["param_groups"])
         ]
         trainer.optimizer.load_state_dict({**state, "param_groups": groups})
 
@@ -215,7 +214,7 @@ def save_checkpoint(path: Path, content: dict[str, Any]) -> bool:
         torch.save(content, buffer)
     except (pickle.PicklingError, AttributeError, TypeError):  # such as a lambda among an optimizer's options
         return False
-    if not path.exists():  # the first of a run shows whether this optimizer's state is plain data
+    if not path.exists():  # the first checkpoint of a run shows whether this optimizer's state is plain data
         buffer.seek(0)
         try:
             torch.load(buffer, weights_only=True)

@@ -1,8 +1,8 @@
 """One model, one optimizer, one seed: trains and validates an epoch at a time.
 
-Everything random in an epoch is a function of (seed, epoch) alone: the order of the batches, the augmentation and
-the dropout. So every optimizer sees the same ones, and a checkpoint needs no history of random numbers.
-As in the paper's PyTorch code every sample is used in every epoch: the last batch may be smaller.
+The order of the batches, the augmentation and the dropout of an epoch depend on (seed, epoch) alone. So they are the
+same for every optimizer, and a checkpoint need not store random states. As in the paper's PyTorch code every sample is
+used in every epoch: the last batch may be smaller.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from surefoot.lab.spec.config import RunConfig
     from surefoot.lab.spec.task import Task
 
-#: A loss beyond this has diverged: squares of it overflow single precision in the next steps anyway.
-HUGE = 1e30
+#: A run whose loss exceeds this has diverged: its squares overflow single precision in the next steps anyway.
+MAX_LOSS = 1e30
 _VALID_BATCH = 1024
 _VALID_CACHE_BYTES = 256 * 2**20
 
@@ -103,11 +103,11 @@ class Trainer:
             done += 1
             # Reading the value is free on the CPU; an accelerator is not made to wait for it.
             value = loss.item() if on_cpu else loss.detach()
-            if on_cpu and not value < HUGE:
+            if on_cpu and not value < MAX_LOSS:
                 return None, done
             total += value * len(index)
         total = float(total) / len(inputs)
-        return (total if abs(total) < HUGE else None), done
+        return (total if abs(total) < MAX_LOSS else None), done
 
     def _validate(self) -> dict[str, float | None]:
         """Loss and metrics over the validation set: means over batches, weighted by their size."""
@@ -126,7 +126,7 @@ class Trainer:
         return {name: finite(value / count) for name, value in zip(names, sums)}
 
     def _valid_batches(self) -> Callable[[], Iterator[tuple[Tensor, Tensor]]]:
-        """The validation batches, kept prepared when they are small enough."""
+        """The validation batches; if they are small enough they are prepared once."""
         inputs, targets = (part.to(self.device) for part in self.task.valid)
         prepare = self.task.prepare
 
@@ -136,16 +136,16 @@ class Trainer:
 
         if prepare is None or inputs.numel() * 4 > _VALID_CACHE_BYTES:
             return batches
-        kept = list(batches())
-        return lambda: iter(kept)
+        prepared = list(batches())
+        return lambda: iter(prepared)
 
     def _confidence(self) -> dict[str, float | None]:
-        """What the optimizer knows of the loss after the epoch; None for one that keeps no statistics of it."""
+        """The optimizer's statistics of the loss after the epoch; None where it has none."""
         names = ("mean", "std", "tilt", "weight")
-        known = getattr(self.optimizer, "confidence", None)
-        if known is None:
+        confidence = getattr(self.optimizer, "confidence", None)
+        if confidence is None:
             return {**dict.fromkeys(names), "skipped": 0}
-        groups = known()
+        groups = confidence()
         return {
             **{name: finite(groups[0].get(name)) for name in names},
             "skipped": int(sum(float(group.get("skipped", 0)) for group in groups)),
@@ -202,10 +202,11 @@ def _not_one_number(name: str, value: Any) -> str:
 
 @contextmanager
 def pinned_arithmetic(threads: int) -> Iterator[None]:
-    """Compute with this many threads and no subnormal numbers; leave both and the random state as they were.
+    """Compute with this many threads and without subnormal numbers; restores both and the random state afterwards.
 
-    L2 decay shrinks the weights of dead units for ever, and below 1e-38 a CPU takes many times as long for a number
-    as for zero: plain Adam on the paper's MLP takes twice the time per epoch after ten epochs. So they are zero here.
+    L2 decay shrinks the weights of dead units without end, and a CPU computes many times slower with numbers below
+    1e-38 than with zero: plain Adam on the paper's MLP takes twice the time per epoch after ten epochs. So these
+    numbers are set to zero.
     """
     before, flushed = torch.get_num_threads(), flushes_subnormals()
     torch.set_num_threads(threads)
@@ -219,12 +220,12 @@ def pinned_arithmetic(threads: int) -> Iterator[None]:
 
 
 def flushes_subnormals() -> bool:
-    """Whether this thread takes numbers too small for full precision as zero (torch has no way to ask)."""
+    """Whether this thread sets subnormal numbers to zero; torch has no function that says so."""
     return (torch.tensor([1e-38]) * 1e-2).item() == 0
 
 
 def _stepper(optimizer: torch.optim.Optimizer) -> Callable[[Callable[[], Tensor]], Tensor]:
-    """How this optimizer takes a step: with `loss=` where it accepts it, with the closure where it insists."""
+    """How this optimizer takes a step: with `loss=` if it accepts that, with a closure if it requires one."""
     take: Any = optimizer.step
     parameters = inspect.signature(take).parameters
     if "loss" in parameters:
@@ -252,5 +253,5 @@ def _stepper(optimizer: torch.optim.Optimizer) -> Callable[[Callable[[], Tensor]
 
 
 def lists_to_tuples(value: Any) -> Any:
-    """A value as it was before JSON made lists of its tuples."""
+    """A value with tuples again where JSON has lists."""
     return tuple(lists_to_tuples(item) for item in value) if isinstance(value, list) else value

@@ -1,8 +1,8 @@
 """Locks that end with their process, whatever ends it: on files, and in a PostgreSQL server.
 
-Two uses: one process at a time changes the list of trials (`hold`), and each worker holds a lock of its own for as
-long as it lives (`live`), so that others can tell a trial that is being computed from one whose worker was killed.
-No clock is involved: a slow worker is never taken for a dead one.
+They have two uses. One worker at a time changes the list of trials (`hold`). And each worker holds a lock as long as it
+lives (`live`), by which others distinguish a trial that is being computed from a trial whose worker was killed. No
+clock is involved: a slow worker is never taken for a dead one.
 """
 
 from __future__ import annotations
@@ -98,8 +98,8 @@ class PostgresLocks:
         self._text = sqlalchemy.text
         self._engine = sqlalchemy.create_engine(url, isolation_level="AUTOCOMMIT", poolclass=pool.NullPool)
         self._connection: Any = self._engine.connect()
-        self._own: set[str] = set()
-        # A machine that lost its power says no goodbye: let the server ask for it, within about a minute.
+        self._live_here: set[str] = set()
+        # A machine that lost its power does not close its connection: the server asks for it within about a minute.
         for setting in ("tcp_keepalives_idle = 30", "tcp_keepalives_interval = 10", "tcp_keepalives_count = 3"):
             with suppress(Exception):  # not over a local socket
                 self._connection.execute(self._text(f"SET {setting}"))
@@ -113,14 +113,14 @@ class PostgresLocks:
     def live(self) -> Iterator[str]:
         worker = _new_name()
         with self._held(worker):
-            self._own.add(worker)
+            self._live_here.add(worker)
             try:
                 yield worker
             finally:
-                self._own.discard(worker)
+                self._live_here.discard(worker)
 
     def is_alive(self, worker: str) -> bool:
-        if worker in self._own:  # the server would give it to us a second time
+        if worker in self._live_here:  # the server grants a lock twice to the same connection
             return True
         free = self._call("pg_try_advisory_lock", worker)
         if free:
@@ -133,7 +133,7 @@ class PostgresLocks:
         try:
             yield
         finally:
-            with suppress(Exception):  # when the connection is lost the server did it
+            with suppress(Exception):  # the server unlocks it when the connection is lost
                 self._call("pg_advisory_unlock", name)
 
     def _call(self, function: str, name: str) -> Any:

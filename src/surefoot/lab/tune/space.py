@@ -115,10 +115,10 @@ def read_options(named: Mapping[str, str | None], others: Sequence[str]) -> dict
     {'lr': '1e-4:1', 'weight_decay': '0,1e-4'}
     """
     options = {name: text for name, text in named.items() if text is not None}
-    for one in others:
-        name, sign, text = one.partition("=")
+    for other in others:
+        name, sign, text = other.partition("=")
         if not sign or name.strip() in options:
-            raise ValueError(f"cannot read --space {one!r}; write it like weight_decay=1e-6:1e-2, each option once")
+            raise ValueError(f"cannot read --space {other!r}; write it like weight_decay=1e-6:1e-2, each option once")
         options[name.strip()] = text
     return options
 
@@ -178,17 +178,17 @@ class Space:
 
     def distributions(self) -> dict[str, Any]:
         """The options as Optuna's distributions; between the points of a grid there is room for more settings."""
-        found = require("optuna.distributions", extra="tune")
-        made: dict[str, Any] = {}
+        optuna = require("optuna.distributions", extra="tune")
+        distributions: dict[str, Any] = {}
         for name, option in self.options.items():
             if isinstance(option, Range):
-                made[name] = found.FloatDistribution(option.low, option.high, log=True)
+                distributions[name] = optuna.FloatDistribution(option.low, option.high, log=True)
             elif self.is_grid and option.numeric:
-                kind = found.IntDistribution if option.whole else found.FloatDistribution
-                made[name] = kind(*option.ends, log=option.ends[0] > 0)
+                kind = optuna.IntDistribution if option.whole else optuna.FloatDistribution
+                distributions[name] = kind(*option.ends, log=option.ends[0] > 0)
             else:
-                made[name] = found.CategoricalDistribution(option.values)
-        return made
+                distributions[name] = optuna.CategoricalDistribution(option.values)
+        return distributions
 
     def rounded(self, setting: Mapping[str, Any]) -> dict[str, Any]:
         """A sampler's setting, as it is run and reported."""

@@ -47,8 +47,8 @@ SPACE = {"eta": "1e-4,1e-2", "lr": "1e-3,1e-2,1e-1,1"}
 @pytest.fixture(scope="module")
 def postgres() -> Iterator[str]:
     """The URL of a PostgreSQL server on loopback, in a temporary folder."""
-    found = [shutil.which("initdb"), *sorted(map(str, Path("/usr/lib/postgresql").glob("*/bin/initdb")))]
-    initdb = next((Path(one) for one in reversed(found) if one), None)
+    candidates = [shutil.which("initdb"), *sorted(map(str, Path("/usr/lib/postgresql").glob("*/bin/initdb")))]
+    initdb = next((Path(path) for path in reversed(candidates) if path), None)
     if initdb is None:
         sentence = "PostgreSQL is not installed here (apt install postgresql), so tuning on it is not tested"
         if os.environ.get("CI") == "true":
@@ -134,10 +134,10 @@ def test_workers_share_a_grid_and_take_up_what_a_killed_one_left(storage: str, t
         words += [f"--{name}", values]
 
     def states() -> list[str]:
-        return [one.state.name for one in trials(storage)]
+        return [trial.state.name for trial in trials(storage)]
 
     def trained() -> bool:
-        return any(read_metrics(one)[0] for one in out.rglob("metrics.jsonl"))
+        return any(read_metrics(path)[0] for path in out.rglob("metrics.jsonl"))
 
     slow = subprocess.Popen(words, env={**os.environ, "PAUSE": "0.6"})
     others = None
@@ -153,29 +153,29 @@ def test_workers_share_a_grid_and_take_up_what_a_killed_one_left(storage: str, t
         slow.kill()
         assert others.wait(240) == 0
     finally:
-        for one in (slow, others):
-            if one is not None:
-                one.kill()
-                one.wait()
+        for process in (slow, others):
+            if process is not None:
+                process.kill()
+                process.wait()
 
-    found = trials(storage)
-    done = [one for one in found if one.state.name == "COMPLETE"]
-    [lost] = [one for one in found if one.state.name != "COMPLETE"]
+    recorded = trials(storage)
+    done = [trial for trial in recorded if trial.state.name == "COMPLETE"]
+    [lost] = [trial for trial in recorded if trial.state.name != "COMPLETE"]
     assert lost.state.name == "FAIL"
     # every point once; the lost one is counted once, with its own setting
-    points = [(one.params["eta"], one.params["lr"]) for one in done]
+    points = [(trial.params["eta"], trial.params["lr"]) for trial in done]
     assert sorted(points) == sorted((eta, lr) for eta in (1e-4, 1e-2) for lr in (1e-3, 1e-2, 1e-1, 1))
-    [again] = [one for one in done if one.user_attrs["slot"] == lost.user_attrs["slot"]]
+    [again] = [trial for trial in done if trial.user_attrs["slot"] == lost.user_attrs["slot"]]
     assert again.params == lost.params
     assert again.user_attrs["attempt"] == 2
-    assert len({one.user_attrs["worker"] for one in done}) == 2
+    assert len({trial.user_attrs["worker"] for trial in done}) == 2
     assert len(read_runs(out)) == 8
     # the same command has nothing left to do, and one undisturbed process finds the same, to the last bit
     alone = tune(
         str(path), ["adams"], space=SPACE, seeds=1, epochs=3, prune=False, out=tmp_path / "alone", progress=False
     )
-    assert {one.user_attrs["slot"]: one.value for one in done} == {
-        one.slot: one.value for one in alone.studies[0].trials
+    assert {trial.user_attrs["slot"]: trial.value for trial in done} == {
+        trial.slot: trial.value for trial in alone.studies[0].trials
     }
 
 
@@ -202,7 +202,7 @@ def test_a_process_that_dies_costs_its_trial_an_attempt(tmp_path: Path, monkeypa
     path.write_text(TASK)
     optimizer.write_text(DEADLY)
     monkeypatch.setenv("MARKER", str(tmp_path / "marker"))
-    found = tune(
+    result = tune(
         str(path),
         [f"{optimizer}:Deadly"],
         space={"lr": "0.125,0.25,0.5,0.75"},
@@ -219,8 +219,8 @@ def test_a_process_that_dies_costs_its_trial_an_attempt(tmp_path: Path, monkeypa
         for lr in (0.125, 0.25, 0.5, 0.75)
     }
     assert attempts == {0.125: [1], 0.25: [1, 2], 0.5: [1, 2, 3], 0.75: [1]}
-    assert sorted(trial.options["lr"] for trial in found.studies[0].trials) == [0.125, 0.25]
-    assert sorted(message for _, message in found.failures) == [
+    assert sorted(trial.options["lr"] for trial in result.studies[0].trials) == [0.125, 0.25]
+    assert sorted(message for _, message in result.failures) == [
         "ArithmeticError: too fast",
         "its worker process ended by signal SIGKILL; is there enough memory?",
     ]
