@@ -92,7 +92,7 @@ def run() -> Callable[..., Run]:
 
 
 @pytest.fixture
-def field() -> Callable[..., list[Run]]:
+def paired_runs() -> Callable[..., list[Run]]:
     """A maker of a paired comparison: `offsets[label]` is added to what the seed alone gives."""
 
     def make(offsets: dict[str, float], seeds: int = 10, noise: float = 0.002, **options: Any) -> list[Run]:

@@ -25,8 +25,8 @@ def test_rows_pair_by_seed_not_by_order(run):
     assert row.verdict.outcome == Outcome.BETTER
 
 
-def test_first_contestant_is_the_baseline_unless_named(field):
-    runs = field({"Adam": 0.0, "AdamS": -0.01})
+def test_first_contestant_is_the_baseline_unless_named(paired_runs):
+    runs = paired_runs({"Adam": 0.0, "AdamS": -0.01})
     assert summarise(runs).comparisons[0].label == "Adam"
     named = summarise(runs, baseline="adams")
     assert [row.label for row in named.select(metric="valid_loss")] == ["AdamS", "Adam"]
@@ -37,15 +37,15 @@ def test_first_contestant_is_the_baseline_unless_named(field):
         summarise(runs, metrics=["f1"])
 
 
-def test_higher_is_better_for_accuracy_and_as_the_task_says(field):
-    rows = summarise(field({"Adam": 0.0, "AdamS": -0.01})).comparisons
+def test_higher_is_better_for_accuracy_and_as_the_task_says(paired_runs):
+    rows = summarise(paired_runs({"Adam": 0.0, "AdamS": -0.01})).comparisons
     assert {row.metric: row.verdict.outcome for row in rows if not row.is_baseline} == {
         "valid_loss": "better",
         "valid_accuracy": "better",
         "train_loss": "better",
     }
     task = {"name": "mine", "batch_size": 1, "data": "", "settings": {}, "higher_is_better": {"loss": True}}
-    rows = summarise(field({"Adam": 0.0, "AdamS": -0.01}, task=task), metrics=["valid_loss"]).comparisons
+    rows = summarise(paired_runs({"Adam": 0.0, "AdamS": -0.01}, task=task), metrics=["valid_loss"]).comparisons
     assert rows[1].verdict.outcome == Outcome.WORSE
 
 
@@ -55,16 +55,18 @@ def test_a_direction_is_not_guessed_from_a_name(metric):
     assert higher_is_better(metric, TaskConfig("toy", higher_is_better={metric.removeprefix("valid_"): True}))
 
 
-def test_holm_runs_over_all_comparisons_of_a_metric_and_over_tasks(field):
+def test_holm_runs_over_all_comparisons_of_a_metric_and_over_tasks(paired_runs):
     other = {"name": "other", "batch_size": 1, "data": "", "settings": {}}
-    runs = field({"Adam": 0.0, "AdamS": -0.002, "AdamCB": 0.001}) + field({"Adam": 0.0, "AdamS": 0.0}, task=other)
+    runs = paired_runs({"Adam": 0.0, "AdamS": -0.002, "AdamCB": 0.001}) + paired_runs(
+        {"Adam": 0.0, "AdamS": 0.0}, task=other
+    )
     rows = [row for row in summarise(runs, metrics=["valid_loss"]).comparisons if not row.is_baseline]
     assert [row.family for row in rows] == [3, 3, 3]
     assert [row.p_holm for row in rows] == stats.holm([row.paired.p_t for row in rows])
 
 
-def test_divergences_are_counted_never_dropped_or_padded(run, field):
-    runs = field({"Adam": 0.0})
+def test_divergences_are_counted_never_dropped_or_padded(run, paired_runs):
+    runs = paired_runs({"Adam": 0.0})
     runs += [run("AdamS", seed, final=0.05, done=2 if seed < 3 else None, diverged=seed < 3) for seed in range(10)]
     base, row = summarise(runs).select(metric="valid_loss")
     assert (row.counts.runs, row.values.n, row.counts.diverged, row.pairs) == (10, 7, 3, 7)

@@ -37,13 +37,13 @@ def test_a_run_that_ended_early_does_not_move_the_others(run):
     assert alone.entries[0]["step"] == [12, 24, 25]
 
 
-def test_curves_keep_to_their_budget(field):
-    fields = group_runs(field({"Adam": 0.0, "AdamS": 0.01}, seeds=4, epochs=100))
+def test_curves_keep_to_their_budget(paired_runs):
+    groups = group_runs(paired_runs({"Adam": 0.0, "AdamS": 0.01}, seeds=4, epochs=100))
     series = {"Adam": 0, "AdamS": 1}
-    (full,) = curve_data(fields, ["valid_loss"], series)
+    (full,) = curve_data(groups, ["valid_loss"], series)
     assert (full.every, full.epochs) == (1, list(range(1, 101)))
     assert len(json.dumps(full.to_json())) < 7.5 * 4 * 2 * 100 * 2 * 1.2
-    (thin,) = curve_data(fields, ["valid_loss"], series, budget=3_000)
+    (thin,) = curve_data(groups, ["valid_loss"], series, budget=3_000)
     assert thin.every == 4
     assert thin.epochs[0] == 1
     assert thin.epochs[-1] == 100

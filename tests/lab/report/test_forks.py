@@ -42,12 +42,12 @@ def forked(run):
 
 
 def test_a_fork_is_drawn_at_its_own_epochs(forked):
-    fields = group_runs(forked())
-    (data,) = curve_data(fields, [METRIC], {"Adam": 0, "AdamS": 1})
+    groups = group_runs(forked())
+    (data,) = curve_data(groups, [METRIC], {"Adam": 0, "AdamS": 1})
     assert data.epochs == [3, 4]
     assert [entry["step"] for entry in data.entries] == [[36, 48]] * 2
     assert all(None not in curve for entry in data.entries for curve in entry["values"][METRIC])
-    panel = time_to_target_panel(fields[0], summarise(forked()).select(metric=METRIC), {"Adam": 0, "AdamS": 1})
+    panel = time_to_target_panel(groups[0], summarise(forked()).select(metric=METRIC), {"Adam": 0, "AdamS": 1})
     assert panel is not None
     assert panel.x.span is not None
     assert panel.x.span[0] == 2

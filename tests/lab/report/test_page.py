@@ -86,9 +86,9 @@ def visit(browser):
 
 
 @pytest.fixture
-def lively(field, run):
+def lively(paired_runs, run):
     """Four contestants and a fifth that diverges twice; eta of AdamS is swept."""
-    runs = field({"Adam": 0.0, "AdamUCB": 0.001, "AdamCB": 0.02}, epochs=8, seeds=7)
+    runs = paired_runs({"Adam": 0.0, "AdamUCB": 0.001, "AdamCB": 0.02}, epochs=8, seeds=7)
     for eta, gain in ((0.001, -0.01), (0.01, -0.02), (0.1, 0.03)):
         options = {"optimizer": "surefoot.AdamS", "kwargs": {"lr": 1e-3, "eta": eta}, "epochs": 8}
         for seed in range(7):
@@ -205,10 +205,12 @@ def test_it_prints_and_knows_the_dark(visit, lively, tmp_path):
 NUMBERS = "(el, side) => [...el.querySelectorAll(`.${side}tick text`)].map(text => text.textContent)"
 
 
-def test_every_axis_has_numbers_and_epochs_are_whole(visit, field, tmp_path):
+def test_every_axis_has_numbers_and_epochs_are_whole(visit, paired_runs, tmp_path):
     loss = Line("loss", [1, 2, 3], [0.29, 0.275, 0.268])
     extra = Section("Paper", panels=[Panel("Loss", [loss], y=Axis(scale="log"))])
-    runs = field({"Adam": 5.0, "AdamS": 5.1}, seeds=2, epochs=3)  # losses between 5 and 5.5: no 1, 2 or 5 of a decade
+    runs = paired_runs(
+        {"Adam": 5.0, "AdamS": 5.1}, seeds=2, epochs=3
+    )  # losses between 5 and 5.5: no 1, 2 or 5 of a decade
     page = visit(write_report(runs, tmp_path / "report.html", sections=[extra]))
     page.locator("#learning-curves").get_by_label("Log scale").check()
     curves, paper, race = (
@@ -237,10 +239,10 @@ def test_bands_on_a_log_scale_end_at_the_smallest_seed(visit, run, tmp_path):
     assert page.locator("#figure-1").evaluate(lowest) == pytest.approx(0.01)
 
 
-def test_time_to_target_keeps_its_width_on_a_phone(visit, field, tmp_path):
+def test_time_to_target_keeps_its_width_on_a_phone(visit, paired_runs, tmp_path):
     long = "AdamUCB weighting=unit betas=(0.9, 0.99) amsgrad=True {} weight_decay=0.0001 eps=1e-08 decoupled=True"
     labels = {"Adam": 0.0, long.format("eta=0.1"): 0.3, long.format("eta=0.2"): -0.01}
-    path = write_report(field(labels, seeds=2, epochs=4), tmp_path / "report.html")
+    path = write_report(paired_runs(labels, seeds=2, epochs=4), tmp_path / "report.html")
     for width, options in ((390, {"has_touch": True, "is_mobile": True}), (1280, {})):
         page = visit(path, width, 844, **options)
         race = page.locator("#time-to-target .canvas")
@@ -250,7 +252,7 @@ def test_time_to_target_keeps_its_width_on_a_phone(visit, field, tmp_path):
         names = [text for text in texts if text.startswith("Adam")]
         assert len(set(names)) == len(names) == 3
         assert texts.count("2 of 2 missed") == 1
-    reached = write_report(field({"Adam": 0.0}, seeds=2), tmp_path / "reached.html")
+    reached = write_report(paired_runs({"Adam": 0.0}, seeds=2), tmp_path / "reached.html")
     assert visit(reached).locator("#time-to-target .canvas").evaluate("el => el.layout.margin.r") == 12
 
 
@@ -264,9 +266,9 @@ def test_small_screens_show_that_there_is_more(visit, lively, tmp_path):
     assert page.locator(".facts caption").evaluate_all(one_line)
 
 
-def test_28_contestants_10_seeds_45_epochs(visit, field, tmp_path):
+def test_28_contestants_10_seeds_45_epochs(visit, paired_runs, tmp_path):
     labels = {"Adam": 0.0} | {f"Adam{rule} eta={i}": 0.001 * i for rule in ("S", "UCB", "CB") for i in range(9)}
-    path = write_report(field(labels, seeds=10, epochs=45), tmp_path / "report.html")
+    path = write_report(paired_runs(labels, seeds=10, epochs=45), tmp_path / "report.html")
     assert path.stat().st_size < MEGABYTES_6
     page = visit(path)
     assert page.locator("#figure-0").evaluate(SHOWN) == MOST_SHOWN
@@ -302,8 +304,8 @@ def test_nothing_a_user_wrote_becomes_html(visit, run, tmp_path):
     assert page.locator("#figure-0").evaluate(SHOWN) == 1
 
 
-def test_the_page_needs_no_network(field, tmp_path):
-    text = write_report(field({"Adam": 0.0, "AdamS": -0.01}), tmp_path / "report.html").read_text()
+def test_the_page_needs_no_network(paired_runs, tmp_path):
+    text = write_report(paired_runs({"Adam": 0.0, "AdamS": -0.01}), tmp_path / "report.html").read_text()
     start = text.index("<script>window.PlotlyConfig")
     end = text.index("</script>", text.index("Plotly", start + 200))
     ours = text[:start] + text[end:]

@@ -14,10 +14,10 @@ from surefoot.lab.store import Run
 MEGABYTES_6 = 6_000_000
 
 
-def test_a_report_that_would_be_too_big_is_thinned_and_says_so(field, tmp_path):
+def test_a_report_that_would_be_too_big_is_thinned_and_says_so(paired_runs, tmp_path):
     tasks = [{"name": f"task {i}", "batch_size": 1, "data": "", "settings": {}} for i in range(6)]
     labels = {"Adam": 0.0} | {f"AdamS eta={i}": 0.001 * i for i in range(11)}
-    runs = [one for task in tasks for one in field(labels, seeds=10, epochs=60, task=task)]
+    runs = [one for task in tasks for one in paired_runs(labels, seeds=10, epochs=60, task=task)]
     path = write_report(runs, tmp_path / "report.html")
     assert path.stat().st_size < MEGABYTES_6
     text = path.read_text()
@@ -44,10 +44,10 @@ def test_every_state_of_a_comparison_has_a_report(case, run, tmp_path):
     assert expected in text
 
 
-def test_sections_of_ones_own_stand_before_the_honesty_checks(field, tmp_path):
+def test_sections_of_ones_own_stand_before_the_honesty_checks(paired_runs, tmp_path):
     score = Panel("Score", [Line("score", [1, 2], [1, 2])])
     extra = Section("Scorecard", "Against the paper.", [Text("Twelve of twelve.")], [score])
-    path = write_report(field({"Adam": 0.0, "AdamS": -0.01}), tmp_path / "r.html", "My title", [extra])
+    path = write_report(paired_runs({"Adam": 0.0, "AdamS": -0.01}), tmp_path / "r.html", "My title", [extra])
     text = path.read_text()
     assert "<title>My title</title>" in text
     order = [text.index(f'id="{anchor}"') for anchor in ("results", "scorecard", "honesty-checks", "provenance")]

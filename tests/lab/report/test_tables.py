@@ -17,8 +17,8 @@ ODD = r"A_b & 50% #1 {x} \ ^~ | <i> $\alpha$"
 
 
 @pytest.fixture
-def summary(field, run):
-    runs = field({"Adam": 0.0, "AdamS eta=0.0001": -0.01, "AdamCB": 0.3})
+def summary(paired_runs, run):
+    runs = paired_runs({"Adam": 0.0, "AdamS eta=0.0001": -0.01, "AdamCB": 0.3})
     runs += [run("AdamEI", s, final=0.1, done=2 if s < 4 else None, diverged=s < 4) for s in range(10)]
     return summarise(runs)
 
