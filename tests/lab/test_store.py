@@ -9,8 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from surefoot.lab import store
-from surefoot.lab.store import Busy, MetricsLog, StoreError, open_folder, read_metrics, read_runs, write_atomic
+from surefoot.lab.store import (
+    Busy,
+    MetricsLog,
+    StoreError,
+    open_folder,
+    read_metrics,
+    read_run,
+    read_runs,
+    record_directions,
+    write_atomic,
+)
 
 
 def write_run(folder: Path, label: str = "Adam", seed: int = 0, position: int = 0, **changes: object) -> Path:
@@ -157,7 +166,7 @@ def test_a_configuration_of_another_program_is_left_alone(tmp_path: Path, text: 
     (tmp_path / "models" / "bert" / "config.json").write_text(text)
     assert [run.label for run in read_runs(tmp_path)] == ["SGD"]
     with pytest.raises(StoreError) as caught:  # asked for by name it is told, and not to be deleted
-        store.read_run(tmp_path / "models" / "bert")
+        read_run(tmp_path / "models" / "bert")
     assert "delete" not in str(caught.value)
     assert "Traceback" not in str(caught.value)
 
@@ -199,17 +208,36 @@ def test_runs_come_in_the_order_of_the_comparison(tmp_path: Path) -> None:
     assert [(run.label, run.seed) for run in read_runs(tmp_path)] == [("SGD", 0), ("AdamS", 0), ("AdamS", 1)]
 
 
+def test_corrected_directions_hold_for_all_runs_of_the_task_and_rewrite_none(tmp_path: Path) -> None:
+    folders = [
+        write_run(tmp_path / "toy" / name, task={"name": "toy", "higher_is_better": {"f1": False}}) for name in "ab"
+    ]
+    other = write_run(tmp_path / "toy" / "c", task={"name": "Toy", "higher_is_better": {"f1": False}})
+    before = [(folder / "config.json").read_bytes() for folder in folders]
+    record_directions(read_run(folders[0]), {"f1": False})
+    assert not (tmp_path / "toy" / "task.json").exists()  # there is nothing to correct
+    record_directions(read_run(folders[0]), {"f1": True})
+    record_directions(read_run(folders[1]), {"auc": True})
+    for folder in folders:
+        assert read_run(folder).config.task.higher_is_better == {"f1": True, "auc": True}
+    assert read_run(other).config.task.higher_is_better == {"f1": False}
+    assert [(folder / "config.json").read_bytes() for folder in folders] == before
+    (tmp_path / "toy" / "task.json").write_text("[]")
+    with pytest.raises(StoreError, match=r"task.json cannot be read .*; delete it"):
+        read_runs(tmp_path)
+
+
 def test_state_of_a_run(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run")
     log = MetricsLog(folder / "metrics.jsonl")
     log.append({"epoch": 1, "diverged": False})
-    run = store.read_run(folder)
+    run = read_run(folder)
     assert (run.finished, run.diverged, run.error) == (False, False, None)
     (folder / "error.txt").write_text("it broke")
     assert run.error == "it broke"
     log.append({"epoch": 2, "diverged": False})
     log.close()
-    assert store.read_run(folder).finished
+    assert read_run(folder).finished
 
 
 def test_no_folder_is_told(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from surefoot.lab.spec.config import ForkConfig, Purpose, RunConfig, TaskConfig,
 from surefoot.lab.spec.contestant import Contestant, parse_all
 from surefoot.lab.spec.options import PoolName, RunOptions, check_count, check_device, shows_options
 from surefoot.lab.spec.task import Task
-from surefoot.lab.store import Run, StoreError, read_config, read_run, write_config
+from surefoot.lab.store import Run, StoreError, read_run, record_directions
 
 #: The paper's method next to its baseline; what `surefoot compare` shows when nothing is asked for.
 DEMO_OPTIMIZERS = ("adam", "adamucb", "adamcb", "adams")
@@ -319,9 +319,11 @@ def collect(jobs: Sequence[RunJob], failures: Mapping[int, str], epochs: int) ->
             continue
         # Label, position and command of this experiment, which may differ from those of the one that computed the run.
         asked = job.config
+        with suppress(StoreError):  # a folder that is read-only: the results are there all the same
+            record_directions(run, asked.task.higher_is_better)
         config = replace(
             run.config,
-            task=_with_directions(run, asked.task.higher_is_better),
+            task=replace(run.config.task, higher_is_better=asked.task.higher_is_better),
             optimizer=asked.optimizer,
             fork=asked.fork,
             provenance=replace(run.config.provenance, command=asked.provenance.command),
@@ -329,23 +331,6 @@ def collect(jobs: Sequence[RunJob], failures: Mapping[int, str], epochs: int) ->
         runs.append(Run(run.folder, config, run.epochs))
     failed = {str(jobs[index].folder): message for index, message in failures.items()}
     return Results([run.cut_to(epochs) for run in runs], failed)
-
-
-def _with_directions(run: Run, directions: Mapping[str, bool]) -> TaskConfig:
-    """The run's task with other directions of its metrics, which change no number and so no key.
-
-    They are recorded too, for all runs of the task: a report reads them there.
-    """
-    task = run.config.task
-    if task.higher_is_better == directions:
-        return task
-    corrected = replace(task, higher_is_better=dict(directions))
-    for folder in run.folder.parent.iterdir():
-        with suppress(StoreError):  # no run, or a folder that is read-only: the results are there all the same
-            config = read_config(folder)
-            if config.task == task:
-                write_config(folder, replace(config, task=corrected))
-    return corrected
 
 
 def task_source(task: str | Task, options: RunOptions) -> TaskSource:

@@ -1,10 +1,12 @@
 """Run folders: what was asked, what was measured, and how both survive a kill, a full disk or a second command.
 
 A run folder holds `config.json` (what was asked), `metrics.jsonl` (one JSON object per epoch), `checkpoint.pt` (to
-go on from) and, when user code raised, `error.txt`. The order of writes: a checkpoint holds the line of its epoch and
-is written first, the line is appended then; so a line missing after a kill is in the checkpoint, and a finished run
-has its last checkpoint. Short epochs are not checkpointed each: those after the last checkpoint are trained again after
-a kill, give the recorded numbers again, being deterministic, and their lines stay as they are.
+continue from) and, when user code raised, `error.txt`. `task.json` beside the run folders holds directions of metrics
+that were corrected later.
+
+A checkpoint holds the line of its epoch and is written before the line is appended. So a line that is missing after a
+kill is in the checkpoint, and a finished run has its last checkpoint. Short epochs do not get a checkpoint each: those
+after the last one are trained again after a kill. Training is deterministic, so their lines stay as they are.
 """
 
 from __future__ import annotations
@@ -105,8 +107,40 @@ def last_epoch(rows: list[dict[str, Any]]) -> int:
 def read_run(folder: Path) -> Run:
     """Read one run folder; raises StoreError when it is damaged or of another version."""
     config = read_config(folder)
+    corrected = _read_directions(folder.parent).get(config.task.name)
+    if corrected:
+        task = replace(config.task, higher_is_better={**config.task.higher_is_better, **corrected})
+        config = replace(config, task=task)
     rows, _ = read_metrics(folder / "metrics.jsonl")
     return Run(folder, config, rows)
+
+
+def record_directions(run: Run, directions: Mapping[str, bool]) -> None:
+    """Record for each metric of a task whether higher values are better, if its runs say otherwise.
+
+    They change no number, so they are in no key, and a user may correct them. They go to `task.json` beside the run
+    folders, where they hold for all runs of the task, and no recorded run is rewritten.
+    """
+    if all(run.config.task.higher_is_better.get(metric) == higher for metric, higher in directions.items()):
+        return
+    folder = run.folder.parent
+    with open_folder(folder):
+        known = _read_directions(folder)
+        known[run.task] = {**known.get(run.task, {}), **directions}
+        data = {"format": FORMAT, "higher_is_better": known}
+        write_atomic(folder / "task.json", (json.dumps(data, indent=1) + "\n").encode())
+
+
+def _read_directions(folder: Path) -> dict[str, dict[str, bool]]:
+    """The directions of metrics that were corrected, by name of the task."""
+    path = folder / "task.json"
+    try:
+        directions = json.loads(path.read_text())["higher_is_better"]
+        return {str(name): dict(metrics) for name, metrics in directions.items()}
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise StoreError(f"{path} cannot be read ({error!r}); delete it, and run the comparison again") from error
 
 
 def read_runs(root: Path | str) -> list[Run]:
