@@ -208,9 +208,8 @@ NUMBERS = "(el, side) => [...el.querySelectorAll(`.${side}tick text`)].map(text 
 def test_every_axis_has_numbers_and_epochs_are_whole(visit, paired_runs, tmp_path):
     loss = Line("loss", [1, 2, 3], [0.29, 0.275, 0.268])
     extra = Section("Paper", panels=[Panel("Loss", [loss], y=Axis(scale="log"))])
-    runs = paired_runs(
-        {"Adam": 5.0, "AdamS": 5.1}, seeds=2, epochs=3
-    )  # losses between 5 and 5.5: no 1, 2 or 5 of a decade
+    # Losses between 5 and 5.5, so that there is no 1, 2 or 5 of a decade.
+    runs = paired_runs({"Adam": 5.0, "AdamS": 5.1}, seeds=2, epochs=3)
     page = visit(write_report(runs, tmp_path / "report.html", sections=[extra]))
     page.locator("#learning-curves").get_by_label("Log scale").check()
     curves, paper, race = (
