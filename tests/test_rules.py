@@ -113,16 +113,16 @@ def test_host_and_device_agree(
         scale = 1.0 if weighting == "unit" or name == "plain" else (std * abs(mean) if name == "cb" else std)
         assert host.z == pytest.approx((loss - mean) / std)
         if name != "cb" or abs(mean) > 1e-3:
-            lean = host.tilt * host.z
-            kept = max(-MAX_UNIT_DEVIATION, min(MAX_UNIT_DEVIATION, lean)) if weighting == "unit" else lean
-            assert host.weight == pytest.approx(scale * (1 + kept), rel=1e-9, abs=1e-9 * scale * (1 + abs(lean)))
+            deviation = host.tilt * host.z
+            kept = max(-MAX_UNIT_DEVIATION, min(MAX_UNIT_DEVIATION, deviation)) if weighting == "unit" else deviation
+            assert host.weight == pytest.approx(scale * (1 + kept), rel=1e-9, abs=1e-9 * scale * (1 + abs(deviation)))
 
 
 @pytest.mark.parametrize("u", [-1e70, -1e8, -1e4, -300.0, -40.0, -30.1, -29.9, -5.0, 0.0, 3.0, 40.0])
 def test_expected_improvement_far_from_the_best(u: float) -> None:
     stats = LossStats(count=5.0, mean=0.0, std=1.0, best=u)
-    host = RULES["ei"].lean(stats, 0.0, 0.0)[0]
-    device = RULES["ei"].lean(LossStats(*torch.tensor(stats, dtype=torch.float64).unbind()), 0.0, 0.0)[0]
+    host = RULES["ei"].tilt(stats, 0.0, 0.0)[0]
+    device = RULES["ei"].tilt(LossStats(*torch.tensor(stats, dtype=torch.float64).unbind()), 0.0, 0.0)[0]
     assert math.isfinite(host)
     assert float(device) == pytest.approx(host, rel=1e-8, abs=1e-300)
     if u < -5:  # a gap of u standard deviations: the ratio lies between -u and -u - 1/u

@@ -22,20 +22,21 @@ Weighting = Literal["paper", "unit"]
 #: With weighting="unit" the weight differs from 1 by at most this: after many equal losses the std is tiny, the next
 #: loss may be millions of std away, and the step would be multiplied by that.
 MAX_UNIT_DEVIATION = 100.0
-Lean = tuple[Number, Number]
+#: A tilt as numerator and denominator.
+Tilt = tuple[Number, Number]
 
 
 @dataclass(frozen=True)
 class Rule:
     """A member of the family.
 
-    ``lean(stats, eta, noise)`` returns ``(tilt * factor, factor)``: the factor lets a rule say a tilt that would divide
-    by zero (CB divides by the mean). The paper's scale is ``factor * std``. ``eta`` is the default, ``check`` says in
-    words which eta is allowed.
+    ``tilt(stats, eta, noise)`` returns the tilt as ``(numerator, denominator)``, so that a rule can express one that
+    would divide by zero (CB divides by the mean). The paper's scale is ``denominator * std``. ``eta`` is the default,
+    ``allowed`` and ``allowed_words`` say which eta has a meaning.
     """
 
     name: str
-    lean: Callable[[LossStats, float, Number], Lean]
+    tilt: Callable[[LossStats, float, Number], Tilt]
     eta: float
     uses_noise: bool = False
     #: Whether weighting="paper" multiplies by the std; the plain rule is the plain optimizer whatever the weighting.
@@ -47,6 +48,19 @@ class Rule:
         """Refuse an eta the rule has no meaning for."""
         if not self.allowed(eta):
             raise ValueError(f"Invalid eta value: {eta}; the {self.name} rule takes {self.allowed_words}")
+
+    def weight(self, tilt: Number, z: Number) -> Number:
+        """The weight of a loss without the paper's scale, ``1 + tilt * z`` within bounds; a subclass may have another.
+
+        A weight that is not finite stays so, since such a step is skipped.
+        """
+        deviation = tilt * z
+        if isinstance(deviation, Tensor):
+            bounded = deviation.clamp(-MAX_UNIT_DEVIATION, MAX_UNIT_DEVIATION)
+            return 1 + torch.where(deviation.isfinite(), bounded, deviation)
+        if abs(deviation) > MAX_UNIT_DEVIATION and math.isfinite(deviation):
+            deviation = math.copysign(MAX_UNIT_DEVIATION, deviation)
+        return 1 + deviation
 
 
 def where(condition: Number, then: Number, otherwise: Number) -> Number:
@@ -75,69 +89,58 @@ def weigh(rule: Rule, stats: LossStats, loss: Number, eta: Number, noise: Number
     """
     no_spread = stats.std == 0
     distance = loss - stats.mean
-    lean, factor = rule.lean(stats, eta, noise)
-    tilt = lean / (factor + (factor == 0))
+    numerator, denominator = rule.tilt(stats, eta, noise)
+    tilt = numerator / (denominator + (denominator == 0))
     # On the host there is nearly always a spread, and nothing to choose.
-    z = (
-        distance / stats.std
-        if no_spread is False
-        else where(no_spread, distance * 0.0, distance / (stats.std + no_spread))
-    )
+    if no_spread is False:
+        z = distance / stats.std
+    else:
+        z = where(no_spread, distance * 0.0, distance / (stats.std + no_spread))
     if weighting == "unit" or not rule.scales:
-        weight = 1 + _bounded(tilt * z)
+        weight = rule.weight(tilt, z)
     else:
         # This never divides by the std. Without a spread the sign of the distance means nothing: with its magnitude
         # the first step cannot climb.
-        weight = factor * stats.std + lean * distance
+        weight = denominator * stats.std + numerator * distance
         weight = weight if no_spread is False else where(no_spread, abs(weight), weight)
     return Weight(z, tilt, weight)
 
 
-def _bounded(deviation: Number) -> Number:
-    """A deviation from 1 within bounds; one that is not finite stays so, since such a step is skipped."""
-    if isinstance(deviation, Tensor):
-        bounded = deviation.clamp(-MAX_UNIT_DEVIATION, MAX_UNIT_DEVIATION)
-        return torch.where(deviation.isfinite(), bounded, deviation)
-    if abs(deviation) <= MAX_UNIT_DEVIATION or not math.isfinite(deviation):
-        return deviation
-    return math.copysign(MAX_UNIT_DEVIATION, deviation)
-
-
-def _plain(stats: LossStats, eta: float, noise: Number) -> Lean:
+def _plain(stats: LossStats, eta: float, noise: Number) -> Tilt:
     return 0.0, 1.0
 
 
-def _ucb(stats: LossStats, eta: float, noise: Number) -> Lean:
+def _ucb(stats: LossStats, eta: float, noise: Number) -> Tilt:
     return eta, 1.0
 
 
-def _cb(stats: LossStats, eta: float, noise: Number) -> Lean:
-    # Before the first loss there is no relative spread: the upper bound's form stands in.
+def _cb(stats: LossStats, eta: float, noise: Number) -> Tilt:
+    # Before the first loss there is no relative spread: use the tilt of the upper bound.
     first = stats.count == 0
     size = abs(stats.mean)
     return where(first, eta + 0.0 * size, stats.std - eta * size), where(first, 1.0 + 0.0 * size, size)
 
 
-def _s(stats: LossStats, eta: float, noise: Number) -> Lean:
+def _s(stats: LossStats, eta: float, noise: Number) -> Tilt:
     return eta * noise, 1.0
 
 
 def _shortfall(stats: LossStats, eta: float) -> Number:
-    """How far, in std, the mean lies below the best mean so far less the margin (0 while nothing was seen)."""
+    """How far, in std, the mean lies below the best mean so far less the margin (0 before the first loss)."""
     best = where(stats.count == 0, stats.mean, stats.best)
     return (best - eta - stats.mean) / (stats.std + (stats.std == 0))
 
 
-def _pi(stats: LossStats, eta: float, noise: Number) -> Lean:
+def _pi(stats: LossStats, eta: float, noise: Number) -> Tilt:
     return where(stats.std == 0, 1.0 + 0.0 * stats.mean, _shortfall(stats, eta)), 1.0
 
 
-def _ei(stats: LossStats, eta: float, noise: Number) -> Lean:
+def _ei(stats: LossStats, eta: float, noise: Number) -> Tilt:
     return where(stats.std == 0, 1.0 + 0.0 * stats.mean, -_inverse_mills(_shortfall(stats, eta))), 1.0
 
 
-def _cvar(stats: LossStats, eta: float, noise: Number) -> Lean:
-    if eta == 0:  # nothing is left out: the mean itself
+def _cvar(stats: LossStats, eta: float, noise: Number) -> Tilt:
+    if eta == 0:  # no batch is left out: the mean itself
         return 0.0, 1.0
     if torch.compiler.is_compiling():  # a graph cannot look into the standard library
         quantile = torch.special.ndtri(torch.full_like(stats.mean, eta))
@@ -179,11 +182,11 @@ RULES: dict[str, Rule] = {
 
 @dataclass(frozen=True)
 class ByAutograd:
-    """The lean of an objective; not a closure, so that it can be pickled where the objective can."""
+    """The tilt of an objective; not a closure, so that it can be pickled where the objective can."""
 
     objective: Callable[[Tensor, Tensor, float], Tensor]
 
-    def __call__(self, stats: LossStats, eta: float, noise: Number) -> Lean:
+    def __call__(self, stats: LossStats, eta: float, noise: Number) -> Tilt:
         on_host = not isinstance(stats.mean, Tensor)
         with torch.enable_grad():
             mean, std = (
@@ -203,12 +206,12 @@ def from_objective(objective: Callable[[Tensor, Tensor, float], Tensor], *, eta:
     """Make a rule of any objective ``a(mean, std, eta)``: its tilt is ``a_std / a_mean``, by autograd.
 
     >>> rule = from_objective(lambda mean, std, eta: mean + eta * std**2, eta=0.5)
-    >>> rule.lean(LossStats(count=9.0, mean=1.0, std=2.0), 0.5, 0.0)
+    >>> rule.tilt(LossStats(count=9.0, mean=1.0, std=2.0), 0.5, 0.0)
     (2.0, 1.0)
     """
     rule = Rule(getattr(objective, "__name__", "objective"), ByAutograd(objective), eta=eta)
     try:
-        rule.lean(LossStats(count=1.0, mean=1.0, std=1.0), eta, 0.0)
+        rule.tilt(LossStats(count=1.0, mean=1.0, std=1.0), eta, 0.0)
     except (TypeError, AttributeError, RuntimeError) as error:
         raise ValueError(
             f"the objective {rule.name} must take (mean, std, eta) and give one tensor that autograd can follow; with "

@@ -179,9 +179,9 @@ def test_the_table_mirrors_the_rules_of_pytorch() -> None:
         ]:
             with jax.enable_x64(True):
                 seen = so.TiltState(*map(jnp.asarray, (count, mean, std, best, 0.0, 0.0, 1.0, True)))
-                lean = [float(x) for x in ours.lean(seen, jnp.asarray(ETAS[name]), jnp.asarray(noise))]
+                tilt = [float(x) for x in ours.tilt(seen, jnp.asarray(ETAS[name]), jnp.asarray(noise))]
             torch_stats = statistics.LossStats(count=count, mean=mean, std=std, best=best)
-            assert lean == pytest.approx([float(x) for x in theirs.lean(torch_stats, ETAS[name], noise)], rel=1e-9)
+            assert tilt == pytest.approx([float(x) for x in theirs.tilt(torch_stats, ETAS[name], noise)], rel=1e-9)
 
 
 @pytest.mark.parametrize("rule", list(ETAS))
@@ -240,7 +240,7 @@ def test_a_constant_loss_has_no_spread() -> None:
 def test_expected_improvement_is_stable_far_in_the_tail() -> None:
     for u in (-0.1, -5.0, -9.9, -10.1, -100.0, -1e4, -1e8):
         seen = so.TiltState(*map(jnp.float32, (9, 1.0, 1.0, 1.0 + u, 0.0, 0.0, 1.0, True)))
-        tilt = -float(so.RULES["ei"].lean(seen, 0.0, jnp.zeros(()))[0])
+        tilt = -float(so.RULES["ei"].tilt(seen, 0.0, jnp.zeros(()))[0])
         got = np.float32(1.0 + u) - 1.0
         # The ratio lies between -u and sqrt(u*u + 2); double precision has it directly near the centre.
         if u > -30:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from surefoot import LossAware, LossAwareAdam, LossAwareAdaMax, LossAwareMomentum, LossAwareNAdam
-from surefoot.rules import Lean, Rule
+from surefoot.rules import Rule, Tilt
 from surefoot.statistics import LossStats, Number
 
 STEPS = 24
@@ -86,12 +86,12 @@ def data(dtype: torch.dtype) -> list[Tensor]:
 
 
 class Prescribed:
-    """A rule's lean that gives exactly the weights of a list: `factor * std`, with nothing for the distance."""
+    """A rule's tilt that gives exactly the weights of a list: `denominator * std`, with nothing for the distance."""
 
     def __init__(self, weights: list[float]) -> None:
         self.left = list(weights)
 
-    def __call__(self, stats: LossStats, eta: float, noise: Number) -> Lean:
+    def __call__(self, stats: LossStats, eta: float, noise: Number) -> Tilt:
         return 0.0, self.left.pop(0) / stats.std
 
 

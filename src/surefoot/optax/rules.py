@@ -1,4 +1,4 @@
-"""Rules in JAX: from what was seen of the loss to the tilt. The table mirrors ``surefoot.rules``."""
+"""Rules in JAX: from the statistics of the loss to the tilt. The table mirrors ``surefoot.rules``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jax import Array
 
 
 class TiltState(NamedTuple):
-    """The statistics of the losses so far, and what they made of the last one; plain scalars."""
+    """The statistics of the losses so far, and the z, tilt and weight of the last one; plain scalars."""
 
     count: Array  # type: ignore[assignment]
     mean: Array
@@ -21,33 +21,33 @@ class TiltState(NamedTuple):
     z: Array
     tilt: Array
     weight: Array
-    taken: Array  # whether the last loss was taken in
+    taken: Array  # whether the last step was taken
 
 
 class Rule(NamedTuple):
-    """A member of the family: ``lean(seen, eta, noise)`` returns ``(tilt * factor, factor)``.
+    """A member of the family: ``tilt(stats, eta, noise)`` returns the tilt as ``(numerator, denominator)``.
 
-    The factor lets a rule say a tilt that would divide by zero; the paper's scale is ``factor * std``.
+    So a rule can express a tilt that would divide by zero; the paper's scale is ``denominator * std``.
     ``eta`` is the default, ``low <= eta < high`` its range.
     """
 
-    lean: Callable[[TiltState, Any, Array], tuple[Any, Any]]
+    tilt: Callable[[TiltState, Any, Array], tuple[Any, Any]]
     eta: float
     uses_noise: bool = False
     low: float = -math.inf
     high: float = math.inf
 
 
-def _cb(seen: TiltState, eta: Any, noise: Array) -> tuple[Any, Any]:
-    # Before the first loss there is no relative spread: the upper bound's form stands in.
-    first, size = seen.count == 0, jnp.abs(seen.mean)
-    return jnp.where(first, eta, seen.std - eta * size), jnp.where(first, 1.0, size)
+def _cb(stats: TiltState, eta: Any, noise: Array) -> tuple[Any, Any]:
+    # Before the first loss there is no relative spread: use the tilt of the upper bound.
+    first, size = stats.count == 0, jnp.abs(stats.mean)
+    return jnp.where(first, eta, stats.std - eta * size), jnp.where(first, 1.0, size)
 
 
-def _shortfall(seen: TiltState, eta: Any) -> Array:
+def _shortfall(stats: TiltState, eta: Any) -> Array:
     """How far, in std, the mean lies below the best mean so far less the margin."""
-    best = jnp.where(seen.count == 0, seen.mean, seen.best)
-    return (best - eta - seen.mean) / jnp.where(seen.std == 0, 1.0, seen.std)
+    best = jnp.where(stats.count == 0, stats.mean, stats.best)
+    return (best - eta - stats.mean) / jnp.where(stats.std == 0, 1.0, stats.std)
 
 
 def _inverse_mills(u: Array) -> Array:
@@ -58,23 +58,23 @@ def _inverse_mills(u: Array) -> Array:
     return jnp.where(tail, -far - 1 / far + 2 / far**3 - 10 / far**5, direct)
 
 
-def _pi(seen: TiltState, eta: Any, noise: Array) -> tuple[Any, Any]:
-    return jnp.where(seen.std == 0, 1.0, _shortfall(seen, eta)), 1.0
+def _pi(stats: TiltState, eta: Any, noise: Array) -> tuple[Any, Any]:
+    return jnp.where(stats.std == 0, 1.0, _shortfall(stats, eta)), 1.0
 
 
-def _ei(seen: TiltState, eta: Any, noise: Array) -> tuple[Any, Any]:
-    return jnp.where(seen.std == 0, 1.0, -_inverse_mills(_shortfall(seen, eta))), 1.0
+def _ei(stats: TiltState, eta: Any, noise: Array) -> tuple[Any, Any]:
+    return jnp.where(stats.std == 0, 1.0, -_inverse_mills(_shortfall(stats, eta))), 1.0
 
 
-def _cvar(seen: TiltState, eta: Any, noise: Array) -> tuple[Any, Any]:
+def _cvar(stats: TiltState, eta: Any, noise: Array) -> tuple[Any, Any]:
     return jax.scipy.stats.norm.pdf(jax.scipy.special.ndtri(eta)) / (1 - eta), 1.0
 
 
 #: The rules by name, with the default eta of the PyTorch classes.
 RULES: dict[str, Rule] = {
-    "ucb": Rule(lambda seen, eta, noise: (eta, 1.0), eta=0.01),
+    "ucb": Rule(lambda stats, eta, noise: (eta, 1.0), eta=0.01),
     "cb": Rule(_cb, eta=1e-4),
-    "s": Rule(lambda seen, eta, noise: (eta * noise, 1.0), eta=1e-4, uses_noise=True, low=0.0),
+    "s": Rule(lambda stats, eta, noise: (eta * noise, 1.0), eta=1e-4, uses_noise=True, low=0.0),
     "pi": Rule(_pi, eta=0.0),
     "ei": Rule(_ei, eta=0.0),
     "cvar": Rule(_cvar, eta=0.5, low=0.0, high=1.0),
@@ -89,13 +89,13 @@ def from_objective(objective: Callable[[Array, Array, Any], Array], *, eta: floa
     >>> optimizer = adam(rule, learning_rate=1e-3)
     """
 
-    def lean(seen: TiltState, eta: Any, noise: Array) -> tuple[Any, Any]:
-        by_mean, by_std = jax.grad(objective, argnums=(0, 1))(seen.mean, seen.std, eta)
+    def tilt_of(stats: TiltState, eta: Any, noise: Array) -> tuple[Any, Any]:
+        by_mean, by_std = jax.grad(objective, argnums=(0, 1))(stats.mean, stats.std, eta)
         tilt = by_std / by_mean
         # While there is no spread, some objectives (mean / std) have no slope; only the magnitude counts there.
-        return jnp.where((seen.std == 0) & ~jnp.isfinite(tilt), 1.0, tilt), 1.0
+        return jnp.where((stats.std == 0) & ~jnp.isfinite(tilt), 1.0, tilt), 1.0
 
-    return Rule(lean, eta=eta)
+    return Rule(tilt_of, eta=eta)
 
 
 def find_rule(rule: str | Rule) -> Rule:

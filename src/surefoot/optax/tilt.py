@@ -1,4 +1,4 @@
-"""The transformation at the heart: weigh the gradient by how unusual its loss is."""
+"""The central transformation: weight the gradient by how unusual its loss is."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from surefoot import noise as counters
 from surefoot.optax.rules import Rule, TiltState, find_rule
 
 Weighting = Literal["paper", "unit"]
-#: As in surefoot.optim.options and surefoot.rules, which import torch.
-LARGEST, FARTHEST = 1e19, 100.0
+#: As in surefoot.meter and surefoot.rules, which import torch.
+MAX_LOSS, MAX_UNIT_DEVIATION = 1e19, 100.0
 
 
 def standard_normal(seed: ArrayLike, step: ArrayLike, group: ArrayLike = 0) -> Array:
@@ -50,28 +50,28 @@ def scalar(value: Any, dtype: Any) -> Array:
     return value.reshape(())
 
 
-def _observe(seen: TiltState, value: Array, beta: Any) -> TiltState:
-    """Take one more loss into the mean and the spread; hypot squares nothing that could overflow or vanish.
+def _with_loss(stats: TiltState, value: Array, beta: Any) -> TiltState:
+    """Add a loss to the statistics; by hypot, whose squares cannot overflow or underflow.
 
     ``share = (1 - beta) / (1 - beta**t)``, ``mean += share * d`` with ``d = value - mean``, and
     ``std = sqrt((1 - share) * (std**2 + share * d**2))``.
     """
-    count = optax.safe_increment(seen.count)
-    # log1p and expm1 keep the digits that 1 - beta**t loses in float32. The first loss must be taken whole:
-    # a rounding error would pass for a spread.
+    count = optax.safe_increment(stats.count)
+    # log1p and expm1 keep the digits that 1 - beta**t loses in float32. The first loss must have the share 1:
+    # a rounding error would look like a spread.
     rest = jnp.asarray(1 - beta, value.dtype)
     share = rest / -jnp.expm1(count.astype(value.dtype) * jnp.log1p(-rest))
     share = jnp.where(count == 1, 1.0, jnp.minimum(share, 1.0)).astype(value.dtype)
-    distance = value - seen.mean
-    mean = seen.mean + share * distance
-    std = jnp.sqrt(1 - share) * jnp.hypot(seen.std, jnp.sqrt(share) * distance)
-    return seen._replace(count=count, mean=mean, std=std, best=jnp.minimum(seen.best, mean))
+    distance = value - stats.mean
+    mean = stats.mean + share * distance
+    std = jnp.sqrt(1 - share) * jnp.hypot(stats.std, jnp.sqrt(share) * distance)
+    return stats._replace(count=count, mean=mean, std=std, best=jnp.minimum(stats.best, mean))
 
 
 def _weighted(gradient: Array, weight: Array) -> Array:
     """The weighted gradient, no larger than its dtype can hold and Adam can square: an infinite moment never decays."""
     weighted = gradient * weight
-    most = min(LARGEST, float(jnp.finfo(gradient.dtype).max))
+    most = min(MAX_LOSS, float(jnp.finfo(gradient.dtype).max))
     if jnp.iscomplexobj(weighted):
         bounded = jax.lax.complex(jnp.clip(weighted.real, -most, most), jnp.clip(weighted.imag, -most, most))
     else:
@@ -88,12 +88,12 @@ def scale_by_tilt(
     seed: int | Array = 0,
     group: int | Array = 0,
 ) -> optax.GradientTransformationExtraArgs:
-    """Weigh the gradient by how unusual its loss is, given the losses before it.
+    """Weight the gradient by how unusual its loss is, given the losses before it.
 
     ``weight = std + tilt * (value - mean)`` with ``weighting="paper"`` (CB: times ``abs(mean)``), and
     ``1 + tilt * (value - mean) / std`` with ``"unit"``, which stays within 100 of 1. While the std is 0 the weight is
     the magnitude of the former, and 1 in the latter. A value that is not finite, or beyond 1e19, leaves the statistics
-    alone and gives a zero gradient; so does a weight that is not, but its value is heard. Weighted gradients
+    alone and gives a zero gradient; so does a weight that is not, but its value is remembered. Weighted gradients
     end at 1e19, or at the largest number of their dtype. To keep what follows in a chain from seeing a zero gradient
     that was none, wrap the chain in :func:`skip_nonfinite`, as the aliases do.
 
@@ -136,27 +136,28 @@ def scale_by_tilt(
         **_: Any,
     ) -> tuple[optax.Updates, TiltState]:
         value = scalar(value, state.mean.dtype)
-        heard = jnp.abs(value) <= LARGEST
-        value = jnp.where(heard, value, state.mean)  # no NaN inside, also for those who differentiate through this
+        accepted = jnp.abs(value) <= MAX_LOSS
+        value = jnp.where(accepted, value, state.mean)  # no NaN inside, also for those who differentiate through this
         now = jnp.asarray(eta(state.count) if callable(eta) else eta, value.dtype)
         noise = standard_normal(seed, state.count, group) if rule.uses_noise else jnp.zeros(())
-        lean, factor = rule.lean(state, now, noise.astype(value.dtype))
-        flat, distance = state.std == 0, value - state.mean
-        tilt = lean / jnp.where(factor == 0, 1.0, factor)
-        z = jnp.where(flat, 0.0, distance / jnp.where(flat, 1.0, state.std))
+        numerator, denominator = rule.tilt(state, now, noise.astype(value.dtype))
+        no_spread, distance = state.std == 0, value - state.mean
+        tilt = numerator / jnp.where(denominator == 0, 1.0, denominator)
+        z = jnp.where(no_spread, 0.0, distance / jnp.where(no_spread, 1.0, state.std))
         if weighting == "unit":
-            lean = tilt * z
-            weight = 1 + jnp.where(jnp.isfinite(lean), jnp.clip(lean, -FARTHEST, FARTHEST), lean)
+            deviation = tilt * z
+            bounded = jnp.clip(deviation, -MAX_UNIT_DEVIATION, MAX_UNIT_DEVIATION)
+            weight = 1 + jnp.where(jnp.isfinite(deviation), bounded, deviation)
         else:
-            # Without a spread the sign says nothing about the ground: the magnitude keeps from climbing.
-            weight = factor * state.std + lean * distance
-            weight = jnp.where(flat, jnp.abs(weight), weight)
-        usable = heard & jnp.isfinite(weight * weight)  # Adam squares it
-        # Heard although its weight may be of no use: left out, it would leave every later loss as unusual.
-        seen = _observe(state, value, loss_beta)._replace(z=z, tilt=tilt, weight=weight)
-        seen = jax.tree.map(lambda new, old: jnp.where(heard, new, old).astype(old.dtype), seen, state)
-        seen = seen._replace(taken=usable)
+            # Without a spread the sign of the distance means nothing: with its magnitude the first step cannot climb.
+            weight = denominator * state.std + numerator * distance
+            weight = jnp.where(no_spread, jnp.abs(weight), weight)
+        usable = accepted & jnp.isfinite(weight * weight)  # Adam squares it
+        # A loss is remembered even if its weight is unusable: otherwise the next losses would be unusable too.
+        stats = _with_loss(state, value, loss_beta)._replace(z=z, tilt=tilt, weight=weight)
+        stats = jax.tree.map(lambda new, old: jnp.where(accepted, new, old).astype(old.dtype), stats, state)
+        stats = stats._replace(taken=usable)
         updates = jax.tree.map(lambda g: jnp.where(usable, _weighted(g, weight), 0).astype(g.dtype), updates)
-        return updates, seen
+        return updates, stats
 
     return optax.GradientTransformationExtraArgs(init, update)

@@ -100,7 +100,7 @@ class LossAware(TakesLoss):
         # All groups are assessed before any is updated: if one weight is unusable, the whole step is skipped.
         assessments = []
         for index, meter in enumerate(meters):
-            assessments.append(meter.assess(*self._stats_and_loss(index, loss, sound)))
+            assessments.append(self._assess(index, meter, loss, sound))
 
         for index, (meter, assessment, proceed) in enumerate(zip(meters, assessments, decide(assessments))):
             if proceed is not False:
@@ -159,19 +159,17 @@ class LossAware(TakesLoss):
         gradients = [p.grad for group in checked for p in group["params"] if p.grad is not None]
         return gradients_are_sound(gradients, loss.device if isinstance(loss, Tensor) else None)
 
-    def _stats_and_loss(
-        self, index: int, loss: Number, sound: bool | Tensor
-    ) -> tuple[LossStats, Number, bool | Tensor]:
-        """The statistics of a group, with the loss and the soundness of the gradients where the statistics are."""
+    def _assess(self, index: int, meter: Meter, loss: Number, sound: bool | Tensor) -> Assessment:
+        """Judge the loss where the statistics of the group are: on the host, or without waiting for the device."""
         group = self.param_groups[index]
         vector = group["seen"]
         on_device = bool(group["capturable"]) or isinstance(loss, Tensor) or not vector.is_cpu
         if not on_device or group["reference"]:
-            return LossStats(*self._cache.vector(index, group).values), float(loss), bool(sound)
+            return meter.assess(LossStats(*self._cache.vector(index, group).values), float(loss), bool(sound))
         device = loss.device if isinstance(loss, Tensor) else vector.device
         if vector.device != device or vector.dtype != widest_float(device):
             group["seen"] = vector.to(device, widest_float(device))
-        return unpack(group["seen"], on_device=True), loss, sound
+        return meter.assess(unpack(group["seen"], on_device=True), loss, sound)
 
     def _write_stats(self, index: int, stats: LossStats) -> None:
         if isinstance(stats.mean, Tensor):
@@ -185,16 +183,16 @@ class LossAware(TakesLoss):
     ) -> Assessment:
         """Update the parameters of a group, on a device only if ``proceed`` turns out to be true."""
         group, weight = self.param_groups[index], assessment.weight
-        if cached is not None:
-            self.engine.update(cached, group, weight, proceed)
-        elif group["reference"]:
-            buckets = self._make_buckets(group, on_device=True, separate=True)
-            return published_step(self.engine, self.rule.name, group, buckets, meter, assessment)
-        elif isinstance(proceed, Tensor):
+        if isinstance(proceed, Tensor):
             self._cache.drop(index)  # state is about to change its place or its units
             for bucket in self._make_buckets(group, on_device=True, separate=torch.compiler.is_compiling()):
                 device = bucket.params[0].device
                 self.engine.update(bucket, group, weight.to(device), proceed.to(device))
+        elif cached is not None:
+            self.engine.update(cached, group, weight, proceed)
+        elif group["reference"]:
+            buckets = self._make_buckets(group, on_device=True, separate=True)
+            return published_step(self.engine, self.rule.name, group, buckets, meter, assessment)
         else:
             buckets = self._make_buckets(group, on_device=False)
             for bucket in buckets:
