@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 import weakref
 from fractions import Fraction
 from typing import Any
@@ -13,9 +15,10 @@ from torch import Tensor
 from torch.distributed.checkpoint.state_dict import _init_optim_state, get_optimizer_state_dict
 from torch.nn import Parameter
 
-from surefoot import AdamCB, AdamS, LossAware, MomentumUCB
+from surefoot import AdamCB, AdamS, LossAware, LossWeighted, MomentumUCB
 from surefoot.optim.named import OPTIMIZERS
 from surefoot.statistics import no_statistics
+from warm import everything, ready
 
 
 def make(cls: type[LossAware] = AdamCB, **options: Any) -> tuple[Tensor, LossAware]:
@@ -263,3 +266,59 @@ def test_only_that_call_may_come_without_a_loss() -> None:
     p.grad = None
     assert optimizer.step(lambda: None) is None
     assert torch.equal(optimizer.param_groups[0]["seen"], no_statistics())
+
+
+@pytest.mark.parametrize(
+    ("loss", "kind", "message"),
+    [
+        (torch.ones(3), ValueError, "AdamS needs one number as the loss, but the tensor has 3 elements (shape (3,))"),
+        (torch.ones(0), ValueError, "AdamS needs one number as the loss, but the tensor is empty (shape (0,))"),
+        (torch.tensor(1j), ValueError, "AdamS needs a real loss, but got torch.complex64"),
+        ("2.5", TypeError, "AdamS needs the loss as a number or a tensor with one element, but got str: '2.5'"),
+        ([1.0], TypeError, "but got list: [1.0]"),
+        (1j, TypeError, "but got complex: 1j"),
+        (10**400, TypeError, "but got int: 1000"),
+        ({"loss": 1.0}, TypeError, "but got dict"),
+    ],
+)
+def test_what_is_not_a_loss(loss: Any, kind: type[Exception], message: str) -> None:
+    params, optimizer = ready()
+    before = everything(params, optimizer)
+    for hand_over in (
+        lambda: optimizer.step(loss=loss),
+        lambda: optimizer.step(lambda: loss),
+        lambda: optimizer.record_loss(loss),
+    ):
+        with pytest.raises(kind, match=re.escape(message)):
+            hand_over()
+    assert everything(params, optimizer) == before
+
+
+@pytest.mark.parametrize("loss", [1.0, torch.tensor(1.0)])
+def test_a_loss_without_its_name_is_told_how_to_get_in(loss: Any) -> None:
+    params, optimizer = ready()
+    before = everything(params, optimizer)
+    wrapped = LossWeighted(torch.optim.SGD([torch.zeros(1)], lr=0.1))
+    for one in (optimizer, wrapped):
+        message = f"{type(one).__name__}.step() takes the loss by name, but got {type(loss).__name__}"
+        with pytest.raises(TypeError, match=re.escape(message) + r".*write step\(loss=loss\)"):
+            one.step(loss)
+    assert everything(params, optimizer) == before
+
+
+def test_a_missing_loss_names_the_three_ways() -> None:
+    params, optimizer = ready()
+    before = everything(params, optimizer)
+    for hand_over in (lambda: optimizer.step(), lambda: optimizer.step(lambda: None)):
+        with pytest.raises(RuntimeError, match=r"AdamS.step\(\) got no loss.*step\(loss=loss\).*closure.*record_loss"):
+            hand_over()
+    assert everything(params, optimizer) == before
+
+
+@pytest.mark.parametrize("weight", [0, -1, math.nan, math.inf, "3", None])
+def test_a_micro_batch_needs_a_positive_share(weight: Any) -> None:
+    _, optimizer = ready()
+    with pytest.raises(ValueError, match=re.escape(f"positive, finite weight, but got {weight!r}")):
+        optimizer.record_loss(1.0, weight)
+    with pytest.raises(RuntimeError, match="got no loss"):
+        optimizer.step()

@@ -17,7 +17,11 @@ from surefoot.rules import MAX_UNIT_DEVIATION, RULES, Rule, find_rule, from_obje
 from surefoot.statistics import LossStats, no_statistics
 
 NORMAL = torch.distributions.Normal(torch.tensor(0.0, dtype=torch.float64), torch.tensor(1.0, dtype=torch.float64))
+
+
 BEST = 0.8
+
+
 STATS = LossStats(count=9.0, mean=1.2, std=0.4, best=BEST)
 
 
@@ -232,3 +236,24 @@ def test_rules_are_found_by_name_or_passed_through() -> None:
     for wrong in ("sharpe", 3):
         with pytest.raises(ValueError, match=f"Unknown rule {wrong!r}; take one of plain, ucb, cb"):
             LossAwareAdam([torch.zeros(1)], rule=wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "objective", [lambda mean, std: mean, lambda mean, std, eta: 1.0, lambda mean, std, eta: float(mean)]
+)
+def test_an_objective_that_cannot_be_one_is_refused_at_once(objective: Any) -> None:
+    with pytest.raises(ValueError, match=r"must take \(mean, std, eta\)"):
+        from_objective(objective)
+
+
+def test_rules_agree_on_the_bound_on_host_and_device() -> None:
+    from surefoot.rules import weigh as apply
+    from surefoot.statistics import LossStats
+
+    seen = LossStats(count=9.0, mean=1.0, std=1e-6)
+    on_device = LossStats(*(torch.tensor(x, dtype=torch.float64) for x in seen))
+    for loss in (0.0, 1.0, 1.00005, 2.0, math.inf):
+        here = apply(RULES["ucb"], seen, loss, 0.1, 0.0, "unit").weight
+        there = apply(RULES["ucb"], on_device, torch.tensor(loss, dtype=torch.float64), 0.1, 0.0, "unit").weight
+        assert here == pytest.approx(float(there))
+        assert abs(here - 1) <= MAX_UNIT_DEVIATION or loss == math.inf  # which is skipped

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import math
+import pickle
 from typing import Any
 
 import pytest
@@ -10,9 +12,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch.nn import Parameter
 
 import surefoot
 from saved import through_a_file
+from surefoot import weigh
 from surefoot.noise import standard_normal
 from surefoot.weighing import Weigher
 
@@ -302,3 +306,34 @@ def test_refusals_name_the_way_out() -> None:
         weigh(torch.zeros(3, requires_grad=True))
     with pytest.raises(ValueError, match="positive, finite share, but got 0"):
         weigh(torch.zeros((), requires_grad=True), share=0)
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))], ids=["deepcopy", "pickle"])
+def test_a_copied_weigher_follows_its_optimizer(copied: Any) -> None:
+    p = Parameter(torch.ones(1))
+    weigher = copied(weigh(torch.optim.SGD([p], lr=0.1), "ucb", eta=0.1))
+    for _ in range(3):
+        q = weigher.optimizer.param_groups[0]["params"][0]
+        weigher.optimizer.zero_grad()
+        weigher((q * 3).sum()).backward()
+        weigher.optimizer.step()
+    assert weigher.seen[0] == 3
+
+
+def test_what_is_no_checkpoint_of_weigh_is_told() -> None:
+    with pytest.raises(ValueError, match="has seen and eta"):
+        weigh().load_state_dict({"state": {}})
+    with pytest.raises(ValueError, match="eta"):
+        weigh(rule="s").load_state_dict({"seen": torch.zeros(8), "eta": -1.0})
+
+
+def test_weigh_leaves_a_loss_beyond_all_measure_out() -> None:
+    weigher = weigh(rule="ucb", eta=0.1)
+    for value in (1.0, 3.0, 1e30, 2.0):
+        loss = torch.tensor(value, dtype=torch.float64, requires_grad=True)
+        weigher(loss).backward()
+        weigher.update()
+        assert isinstance(loss.grad, Tensor)
+        assert value < 1e19 or loss.grad == 1
+    seen = weigher.confidence()[0]
+    assert (seen["skipped"], bool(seen["mean"] < 4)) == (1, True)

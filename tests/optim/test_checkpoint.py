@@ -22,13 +22,17 @@ from surefoot import (
     LossAware,
     LossWeighted,
     MomentumS,
+    MomentumUCB,
     NAdamUCB,
     weigh,
-)  # fmt: skip
+)
 from surefoot.optim.named import OPTIMIZERS
 from surefoot.statistics import LossStats, no_statistics
+from warm import everything, ready
 
 STEPS, HALF = 12, 5
+
+
 Run = tuple[list[Parameter], LossAware]
 
 
@@ -366,3 +370,43 @@ def test_statistics_go_where_the_parameters_are(wrap: bool, monkeypatch: pytest.
     optimizer.load_state_dict(saved)
     optimizer.step(loss=1.5)
     assert float(optimizer.confidence()[0]["mean"]) == pytest.approx(1.5, abs=0.1)
+
+
+@pytest.mark.parametrize("cls", [AdamS, MomentumUCB])
+@pytest.mark.parametrize(
+    ("state_dict", "what"),
+    [({"weight": torch.ones(1)}, "a dict with the keys weight"), ({}, "a dict"), (None, "a NoneType"), ([], "a list")],
+)
+def test_what_is_not_an_optimizers_checkpoint(cls: type[LossAware], state_dict: Any, what: str) -> None:
+    params, optimizer = ready(cls)
+    before = everything(params, optimizer)
+    with pytest.raises(ValueError, match=rf"has state and param_groups, this is {what}.*pass what {cls.__name__}"):
+        optimizer.load_state_dict(state_dict)
+    assert everything(params, optimizer) == before
+
+
+def test_statistics_that_a_file_holds_as_plain_numbers_are_taken() -> None:
+    params, optimizer = ready()
+    saved = optimizer.state_dict()
+    for group in saved["param_groups"]:
+        group["seen"] = group["seen"].tolist()
+    again = AdamS([{"params": params[:1]}, {"params": params[1:]}])
+    again.load_state_dict(saved)
+    again.step(loss=1.5)
+    assert again.confidence()[0]["mean"] > 1
+
+
+def test_nadam_refuses_a_checkpoint_without_its_product() -> None:
+    p = Parameter(torch.ones(1))
+    for other in (torch.optim.Adam([p]), AdamUCB([p])):
+        p.grad = torch.ones(1)
+        other.step(**({"loss": 1.0} if isinstance(other, AdamUCB) else {}))
+        with pytest.raises(ValueError, match="has no mu_product"):
+            NAdamUCB([p]).load_state_dict(other.state_dict())
+
+
+def test_an_eta_that_the_rule_has_no_meaning_for_is_refused_when_it_is_loaded() -> None:
+    p = Parameter(torch.ones(1))
+    saved = AdamUCB([p], eta=-0.1).state_dict()
+    with pytest.raises(ValueError, match=r"Invalid eta value: -0\.1; the s rule takes"):
+        AdamS([p]).load_state_dict(saved)

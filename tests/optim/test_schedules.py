@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
 from torch.nn import Parameter
 
-from surefoot import AdamS, AdamUCB, EtaSchedule, MomentumUCB
+from surefoot import AdamS, AdamUCB, EtaSchedule, MomentumUCB, weigh
 
 
 def test_eta_follows_the_factor() -> None:
@@ -78,3 +79,29 @@ def test_an_eta_the_rule_has_no_meaning_for_is_refused() -> None:
     with pytest.raises(ValueError, match=r"Invalid eta value: -0\.1; the s rule takes"):
         schedule.step()
     assert schedule.optimizer.param_groups[0]["eta"] == 0.0
+
+
+def test_a_schedule_of_eta_takes_groups_in_that_come_later() -> None:
+    optimizer = AdamUCB([Parameter(torch.ones(1))], eta=0.1)
+    schedule = EtaSchedule(optimizer, lambda step: 0.5**step)
+    schedule.step()
+    optimizer.add_param_group({"params": [Parameter(torch.ones(1))], "eta": 0.4})
+    schedule.step()
+    assert [group["eta"] for group in optimizer.param_groups] == pytest.approx([0.025, 0.1])
+    each = EtaSchedule(optimizer, [lambda step: 1.0, lambda step: 0.5])
+    optimizer.add_param_group({"params": [Parameter(torch.ones(1))]})
+    with pytest.raises(ValueError, match="2 factors for 3 parameter groups"):
+        each.step()
+
+
+@pytest.mark.parametrize(
+    ("what", "factor", "message"),
+    [
+        (lambda: weigh(), lambda step: 1.0, "Weigher has no eta to schedule"),
+        (lambda: AdamUCB([Parameter(torch.ones(1))]), 0.5, "takes a function from the step to a factor"),
+        (lambda: AdamUCB([Parameter(torch.ones(1))]), [0.5], "takes a function from the step to a factor"),
+    ],
+)
+def test_what_cannot_be_scheduled_is_told(what: Any, factor: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        EtaSchedule(what(), factor)
