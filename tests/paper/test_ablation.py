@@ -135,7 +135,7 @@ def test_a_contestant_that_is_left_out_is_named(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setattr("surefoot.paper.ablation.has_schedule_free", lambda: False)
     said: list[str] = []
     for part in ("ablation", "lr"):
-        paper(part, model="lr", out=tmp_path, data_dir=mnist, plan=True, say=said.append)
+        paper(part, model="lr", out=tmp_path, data_dir=mnist, plan=True, print_line=said.append)
     assert sum("pip install schedulefree" in line for line in said) == 1
 
 

@@ -90,9 +90,9 @@ def test_runs_of_a_plain_comparison_are_found_done(mnist: Path, tmp_path: Path) 
     [longer] = plan_status(planned("lr", seeds=2, epochs=5), out=out, data_dir=mnist)
     assert longer.epochs_left == 2 * 4 * 3
     lines: list[str] = []
-    assert paper("lr", seeds=3, epochs=2, out=out, data_dir=mnist, progress=False, say=lines.append)
+    assert paper("lr", seeds=3, epochs=2, out=out, data_dir=mnist, progress=False, print_line=lines.append)
     assert len(read_runs(out)) == 12
-    paper("lr", seeds=3, epochs=2, out=out, data_dir=mnist, plan=True, say=lines.append)
+    paper("lr", seeds=3, epochs=2, out=out, data_dir=mnist, plan=True, print_line=lines.append)
     assert lines[-1].endswith("together: 12 of 12 runs done; about 0 s left with 1 job")
 
 

@@ -60,7 +60,7 @@ def paper(
         plan=plan,
         to=export,
         page=page,
-        say=typer.echo,
+        print_line=typer.echo,
         **options.keywords(),
     )
     if not complete:

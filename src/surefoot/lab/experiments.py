@@ -221,11 +221,9 @@ class Setup:
             first -= 1
         while last + 1 in self.seeds:
             last += 1
-        words = ["surefoot", name, self.source.spec or self.task.name, *more]
-        for contestant in self.contestants:
-            words += ["-o", contestant.spec]
-        words += ["--seeds", str(last - first + 1), *(["--first-seed", str(first)] if first else [])]
-        return shlex.join([*words, "--epochs", str(epochs), *self.options.flags()])
+        specs = [contestant.spec for contestant in self.contestants]
+        task = self.source.spec or self.task.name
+        return shlex.join(self.options.command(name, task, specs, range(first, last + 1), epochs, *more))
 
 
 def prepare(

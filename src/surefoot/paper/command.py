@@ -22,7 +22,7 @@ def paper(
     plan: bool = False,
     to: Path | None = None,
     page: Path | None = None,
-    say: Callable[[str], None] = print,
+    print_line: Callable[[str], None] = print,
     **options: Any,
 ) -> bool:
     """Run a part of the paper, or only say what that would take, and write the results; whether all runs ended.
@@ -33,10 +33,10 @@ def paper(
         epochs: epochs per run; by default 45 as in the paper, in the ablation 12 and 45 (20 on its CNN).
         model: only lr, mlp or cnn.
         reference: also run the published recipe of each variant.
-        plan: say what would be run instead of running it.
+        plan: print what would be run instead of running it.
         to: folder to write tables, figures and the report to.
         page: Markdown page whose generated parts are refreshed along with it.
-        say: called with every line to print.
+        print_line: called with every line to print.
         options: the fields of `RunOptions`.
     """
     if part is None and to is None:
@@ -52,22 +52,26 @@ def paper(
         if not chosen:
             raise ValueError(f"{part} has nothing for the model {model}; leave --model out")
         if part in ("ablation", "all") and not ablation.has_schedule_free():
-            say("schedule-free AdamW is left out of the ablation; to have it take part: pip install schedulefree")
+            print_line(
+                "schedule-free AdamW is left out of the ablation; to have it take part: pip install schedulefree"
+            )
         if plan:
-            say(describe(plan_status(chosen, out=shared.out, data_dir=shared.data_dir), shared.jobs))
+            print_line(describe(plan_status(chosen, out=shared.out, data_dir=shared.data_dir), shared.jobs))
         else:
             results = run_plan(chosen, **options)
             for folder, message in [failure for result in results for failure in result.failures.items()]:
-                say(f"failed: {message}\n  in {folder}")
+                print_line(f"failed: {message}\n  in {folder}")
             all_ended = all(result.ok for result in results)
     if part in ("steps", "all") and not plan:
         from surefoot.paper import steps
 
-        path = steps.record(model or "mlp", out=shared.out, epochs=epochs, data_dir=shared.data_dir, say=say)
-        say(f"written: {path}")
+        path = steps.record(
+            model or "mlp", out=shared.out, epochs=epochs, data_dir=shared.data_dir, print_line=print_line
+        )
+        print_line(f"written: {path}")
     if to is not None:
         from surefoot.paper.export import export
 
         for path in export(to, runs=shared.out, page=page):
-            say(f"written: {path}")
+            print_line(f"written: {path}")
     return all_ended

@@ -55,10 +55,8 @@ class PlannedComparison:
         >>> PlannedComparison("", "mnist-lr", ("adam", "adams:eta=0.1"), 3, 45, {"dropout": True}).command
         'surefoot compare mnist-lr -o adam -o adams:eta=0.1 --seeds 3 --epochs 45 --dropout'
         """
-        contestants = [word for spec in self.optimizers for word in ("-o", spec)]
-        size = ["--seeds", str(self.seeds), "--epochs", str(self.epochs)]
-        flags = RunOptions.read({name: value for name, value in self.overrides.items() if value}).flags()
-        return shlex.join(["surefoot", "compare", self.task, *contestants, *size, *flags])
+        options = RunOptions.read({name: value for name, value in self.overrides.items() if value})
+        return shlex.join(options.command("compare", self.task, self.optimizers, range(self.seeds), self.epochs))
 
 
 def spec_of(optimizer: str, eta: float | None, *, reference: bool = False) -> str:

@@ -48,7 +48,7 @@ def record(
     out: Path,
     epochs: int | None = None,
     data_dir: Path | None = None,
-    say: Any = print,
+    print_line: Any = print,
     **overrides: Any,
 ) -> Path:
     """Train one seed of each variant (and of the std scale alone) and write `steps.csv`; what it holds is kept.
@@ -58,7 +58,7 @@ def record(
         out: the folder of the paper's runs.
         epochs: how long; by default 45, and the CNN as long as in its ablation.
         data_dir: where the data sets are.
-        say: called with a line of progress.
+        print_line: called with a line of progress.
         overrides: options of the task, such as subset.
     """
     configuration = plain_configurations()[model]
@@ -75,7 +75,7 @@ def record(
         name = f"{configuration.name}: {label}"
         if name in known and known[name][-1][0] >= epochs:
             continue
-        say(f"{name}: {epochs} epochs")
+        print_line(f"{name}: {epochs} epochs")
         weights, per_epoch = train(
             configuration.task, spec, epochs, data_dir, **{**configuration.overrides, **overrides}
         )

@@ -10,7 +10,7 @@ import inspect
 import math
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from numbers import Real
@@ -133,6 +133,19 @@ class RunOptions:
             else:
                 words += [f"--{flag}", str(value)]
         return words
+
+    def command(
+        self, name: str, task: str, optimizers: Iterable[str], seeds: range, epochs: int, *more: str
+    ) -> list[str]:
+        """The words of a command with these options.
+
+        >>> import shlex
+        >>> shlex.join(RunOptions(jobs=2).command("fork", "digits-lr", ["adam"], range(3, 5), 9, "--at", "1"))
+        'surefoot fork digits-lr --at 1 -o adam --seeds 2 --first-seed 3 --epochs 9 --jobs 2'
+        """
+        contestants = [word for spec in optimizers for word in ("-o", spec)]
+        size = ["--seeds", str(len(seeds)), *(["--first-seed", str(seeds[0])] if seeds[0] else [])]
+        return ["surefoot", name, task, *more, *contestants, *size, "--epochs", str(epochs), *self.flags()]
 
 
 def flags_of(options: type) -> dict[str, tuple[Any, Flag]]:

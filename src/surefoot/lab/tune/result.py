@@ -84,18 +84,14 @@ class Tuning:
 
 def compare_command(
     spec: str,
-    found: Sequence[StudyResult],
+    studies: Sequence[StudyResult],
     seeds: Sequence[int],
     epochs: int,
     options: RunOptions,
 ) -> list[str]:
     """The comparison of the best settings on seeds that tuning has not seen."""
-    if not spec or not any(study.best for study in found):
+    if not spec or not any(study.best for study in studies):
         return []
-    words = ["surefoot", "compare", spec]
-    for study in found:
-        if study.best is not None:
-            words += ["-o", with_options(study.plan.contestant, study.best.options).spec]
+    best = [with_options(study.plan.contestant, study.best.options).spec for study in studies if study.best is not None]
     first = 0 if min(seeds) >= FRESH_SEEDS else max(seeds) + 1
-    words += ["--seeds", str(FRESH_SEEDS), *(["--first-seed", str(first)] if first else []), "--epochs", str(epochs)]
-    return [*words, *options.flags()]
+    return options.command("compare", spec, best, range(first, first + FRESH_SEEDS), epochs)
