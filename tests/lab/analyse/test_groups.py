@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
-import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,8 +12,6 @@ import torch
 from surefoot.lab import Results, compare, fork
 from surefoot.lab.analyse.audit import audit
 from surefoot.lab.analyse.groups import TaskGroup, group_runs, preferred
-from surefoot.lab.report.origin import commands, group_commands
-from surefoot.lab.spec.contestant import Contestant, parse_all
 from surefoot.lab.spec.task import Task
 from surefoot.lab.store import Run, read_runs
 
@@ -34,11 +30,6 @@ def test_forks_that_keep_and_forks_that_start_fresh_are_two_contestants(tiny_tas
     [group] = group_runs(read_runs(tmp_path))
     names = ["Adam state=fresh", "Adam state=kept", "AdamW state=fresh", "AdamW state=kept", "SGD"]
     assert labels(group) == {name: [0, 1, 2] for name in names}
-    kept, fresh = map(shlex.split, group_commands(group))
-    assert kept[kept.index("--state") + 1] == "keep"
-    assert [word for word in kept if word in ("adam", "adamw", "sgd")] == ["adam", "adamw", "sgd"]
-    assert "--state" not in fresh
-    assert [word for word in fresh if word in ("adam", "adamw", "sgd")] == ["adam", "adamw"]
 
 
 def test_forks_of_two_baselines_are_two_groups(tiny_task: MakeTask, tmp_path: Path) -> None:
@@ -58,8 +49,6 @@ def test_a_schedule_of_another_length_is_another_contestant(tiny_task: MakeTask,
     assert sorted(labels(group).items()) == [
         ("Adam schedule=cosine epochs=1", [0, 1, 2]), ("Adam schedule=cosine epochs=2", [0]),
     ]  # fmt: skip
-    lengths = {line[line.index("--epochs") + 1] for line in map(shlex.split, group_commands(group))}
-    assert lengths == {"1", "2"}
 
 
 def test_another_label_is_the_same_contestant(tiny_task: MakeTask, tmp_path: Path) -> None:
@@ -114,28 +103,6 @@ def test_runs_of_two_devices_are_a_finding(run: MakeRun) -> None:
     assert "mixed-device" not in {finding.code for finding in audit(runs[:1])}
 
 
-def test_commands_say_the_very_seeds_subset_and_rates(run: MakeRun) -> None:
-    part = {"name": "digits-lr", "batch_size": 128, "data": "d", "settings": {"subset": 500, "subset_seed": 3}}
-    runs = [
-        run(label, seed, task=part, kwargs={"lr": lr}, optimizer=f"torch.optim.{label}")
-        for label in ("Adam", "SGD")
-        for lr in (1e-3, 1e-2)
-        for seed in (0, 2, 5, 6)
-    ]
-    [group] = group_runs(runs)
-    commands = [shlex.split(line) for line in group_commands(group)]
-    seeds = []
-    for words in commands:
-        assert [words[words.index(name) + 1] for name in ("--subset", "--subset-seed")] == ["500", "3"]
-        assert "--lr" not in words
-        specs = [after for word, after in itertools.pairwise(words) if word == "-o"]
-        assert specs == ["adam", "adam:lr=0.01", "sgd", "sgd:lr=0.01"]
-        assert len(parse_all(specs)) == 4  # the command takes them
-        first = int(words[words.index("--first-seed") + 1]) if "--first-seed" in words else 0
-        seeds += range(first, first + int(words[words.index("--seeds") + 1]))
-    assert seeds == [0, 2, 5, 6]
-
-
 def without_code(run: Run) -> Run:
     """The same run, distinct from others by its options alone."""
     optimizer = dataclasses.replace(run.config.optimizer, code="")
@@ -150,20 +117,3 @@ def test_no_two_contestants_have_one_label(run: MakeRun) -> None:
     same = [run("Adam", 0, kwargs={"lr": 0.1}, optimizer=f"mine.{name}") for name in ("A", "B")]
     [group] = group_runs(same)
     assert list(labels(group)) == ["Adam #1", "Adam #2"]
-
-
-def test_commands_name_classes_that_were_given_as_such(tiny_task: MakeTask, tmp_path: Path) -> None:
-    class Mine(torch.optim.SGD):
-        """Where no command finds it."""
-
-    given = Contestant.create("my own", torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "schedule": "cosine"})
-    options: dict[str, Any] = {"seeds": 1, "epochs": 1, "progress": False}
-    results = compare("digits-lr", ["adam", given], out=tmp_path / "one", **options)
-    [command] = group_commands(group_runs(results.runs)[0])
-    words = shlex.split(command)
-    specs = [after for word, after in itertools.pairwise(words) if word == "-o"]
-    assert specs == ["adam", "torch.optim.SGD:lr=0.1,momentum=0.9,schedule=cosine"]
-    assert Contestant.parse(specs[1]).kwargs == given.kwargs
-    assert "of your own is named by its file" not in commands(group_runs(results.runs))[1]
-    local = compare("digits-lr", ["adam", Mine], out=tmp_path / "two", **options)
-    assert "of your own is named by its file" in commands(group_runs(local.runs))[1]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,16 +10,10 @@ from surefoot.lab.analyse.comparison import summarise
 from surefoot.lab.analyse.groups import group_runs
 from surefoot.lab.report import write_report
 from surefoot.lab.report.figures import curve_data
-from surefoot.lab.report.origin import commands
 from surefoot.lab.report.panels import time_to_target_panel
 from surefoot.lab.store import Run
 
 METRIC = "valid_loss"
-
-
-def text_of(groups):
-    lines, note = commands(groups)
-    return "\n".join([*lines, note])
 
 
 @pytest.fixture
@@ -64,29 +57,3 @@ def test_a_fork_says_that_it_is_one(forked, tmp_path):
     start = write_report(forked(at=0), tmp_path / "start.html").read_text()
     assert "Optimizers on digits-lr, forked at the initial weights of Adam" in start
     assert "A fork" not in write_report([], tmp_path / "none.html").read_text()
-
-
-def test_the_command_of_a_fork(forked):
-    line = "surefoot fork digits-lr --at 2 -o adam -o adams --seeds 2 --epochs 2 --batch-size 128"
-    assert line in text_of(group_runs(forked()))
-    assert "fork digits-lr --at 2 --state keep -o adam" in text_of(group_runs(forked(kept=True)))
-    assert "surefoot fork digits-lr --at 0 " in text_of(group_runs(forked(at=0)))
-
-
-def test_the_command_names_the_folder_and_the_file(run):
-    own = {"name": "odd", "batch_size": 8, "data": "d", "settings": {}, "code": "0123"}
-
-    def html(**task: Any) -> str:
-        key = "abcdef0123456789"
-        folder = Path("my runs/odd/adam-s0-abcdef01")
-        return text_of(group_runs([run("Adam", 0, task={**own, **task}, folder=folder, key=key, device="cuda")]))
-
-    assert "--device cuda --out 'my runs'" in html()
-    assert "surefoot compare odd " in html()
-    assert "write that in its place" in html()
-    tasks = [{**own, "name": name} for name in ("odd", "mnist-mlp")]
-    decayed = [run("Adam", 0, task=task, kwargs={"weight_decay": 1e-4}) for task in tasks]
-    assert ["--weight-decay 0.0001" in text_of(group_runs([one])) for one in decayed] == [True, False]
-    assert "surefoot compare tasks/odd.py:make " in html(spec="tasks/odd.py:make")
-    assert "write that in its place" not in html(spec="tasks/odd.py:make")
-    assert "--out" not in text_of(group_runs([run("Adam", 0)]))  # runs from an archive lie in no such folder

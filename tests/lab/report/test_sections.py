@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import html
+import itertools
 import re
+import shlex
+from dataclasses import replace
 
 import pytest
+import torch
 
+from surefoot.lab import Results, compare
 from surefoot.lab.report import ReportContext, Section, write_page, write_report
 from surefoot.lab.report.context import Text
 from surefoot.lab.report.figures import Line, Panel
+from surefoot.lab.spec.contestant import Contestant
 from surefoot.lab.store import Run
 
 MEGABYTES_6 = 6_000_000
@@ -57,15 +64,45 @@ def test_sections_of_ones_own_stand_before_the_honesty_checks(paired_runs, tmp_p
     assert sorted(path.name for path in alone.parent.iterdir()) == ["page.html"]
 
 
-def test_the_command_gives_the_runs_again(run, tmp_path):
-    small = {"name": "mnist-mlp batch_size=16", "batch_size": 16, "data": "d", "settings": {"dropout": True}}
-    runs = [run("Adam", seed, task=small, kwargs={"lr": 0.01}, epochs=9, threads=2) for seed in (5, 6)]
-    expected = (
-        "surefoot compare mnist-mlp -o adam --seeds 2 --first-seed 5 --epochs 9 --batch-size 16 --dropout "
-        "--lr 0.01 --threads 2"
-    )
-    assert expected in write_report(runs, tmp_path / "report.html").read_text()
-    assert "make &lt;this&gt;" in write_report(runs, tmp_path / "report.html", command="make <this>").read_text()
+def test_commands_are_those_that_were_recorded(run, tmp_path):
+    def text(runs, **options):
+        page = write_report(runs, tmp_path / "report.html", **options).read_text()
+        return html.unescape(page[page.index(">How to get it again</h2>") : page.index("<footer>")])
+
+    def recorded(command, seed):
+        one = run("Adam", seed)
+        provenance = replace(one.config.provenance, command=command)
+        return replace(one, config=replace(one.config, provenance=provenance))
+
+    lines = [
+        "surefoot compare digits-mlp -o adam --seeds 2",
+        "surefoot compare digits-mlp --first-seed 5 --out 'my <runs>'",
+    ]
+    runs = [recorded(lines[0], 0), recorded(lines[0], 1), recorded(lines[1], 5), recorded("", 6)]
+    assert re.findall("<pre><code>(.*?)</code></pre>", text(runs)) == lines
+    assert re.findall("<pre><code>(.*?)</code></pre>", text(runs, command="make <this>")) == ["make <this>"]
+    assert "No command was recorded with these runs." in text(runs[3:])
+    assert "No command was recorded" not in text(runs)
+
+
+def test_what_no_command_can_find_is_said(tiny_task, tmp_path):
+    class Mine(torch.optim.SGD):
+        """Where no command finds it."""
+
+    options = {"seeds": 1, "epochs": 1, "progress": False}
+    given = Contestant.create("my own", torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "schedule": "cosine"})
+    for task, optimizer, is_said in (
+        ("digits-lr", given, False),
+        ("digits-lr", Mine, True),
+        (tiny_task(), "sgd", True),
+    ):
+        results = compare(task, ["adam", optimizer], out=tmp_path / str(optimizer), **options)
+        page = results.report(tmp_path / "report.html").read_text()
+        assert ("of your own is named by its file" in page) == is_said
+    [command] = {run.config.provenance.command for run in Results.read(tmp_path / str(given)).runs}
+    specs = [after for word, after in itertools.pairwise(shlex.split(command)) if word == "-o"]
+    assert specs == ["adam", "torch.optim.SGD:lr=0.1,momentum=0.9,schedule=cosine"]
+    assert Contestant.parse(specs[1]).kwargs == given.kwargs
 
 
 @pytest.mark.parametrize(

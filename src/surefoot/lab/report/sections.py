@@ -30,7 +30,6 @@ from surefoot.lab.report.context import (
 )
 from surefoot.lab.report.figures import BUDGET, CurveData, CurvePanel, Panel, curve_data
 from surefoot.lab.report.forks import fork_sentence, forked_at
-from surefoot.lab.report.origin import commands
 from surefoot.lab.report.panels import sensitivity, time_to_target_panel
 from surefoot.lab.report.tables import COLUMNS, MARKS, headline, metric_name
 
@@ -423,9 +422,26 @@ def _distinct(values: Iterable[Any]) -> str:
 
 
 def _how_to_repeat(groups: Sequence[TaskGroup], command: str | None) -> Commands:
-    lines, note = (command.splitlines(), "") if command else commands(groups)
-    return Commands(
-        lines,
+    """The commands that were recorded with the runs, or the one that is given."""
+    recorded = [run.config.provenance.command for group in groups for run in group.runs]
+    lines = command.splitlines() if command else [line for line in dict.fromkeys(recorded) if line]
+    if not lines:
+        return Commands(
+            [],
+            "No command was recorded with these runs. The same configuration, versions, threads and processor give the "
+            "same numbers, bit for bit.",
+        )
+    text = (
         "Runs are named by their full configuration: the same command computes only what is missing, and the same "
-        f"versions, threads and processor give the same numbers, bit for bit.{note}",
+        "versions, threads and processor give the same numbers, bit for bit."
     )
+    if not command and any(map(_is_nameless, groups)):
+        text += " A task or optimizer of your own is named by its file or import path; write that in its place."
+    return Commands(lines, text)
+
+
+def _is_nameless(group: TaskGroup) -> bool:
+    """Whether the task or an optimizer was given as an object that no command can find."""
+    specs = [contestant.optimizer.spec for contestant in group.contestants]
+    local = any(mark in spec for spec in specs for mark in ("__main__:", "<locals>", " at 0x"))
+    return local or bool(group.task.code and not group.task.spec)
