@@ -110,8 +110,8 @@ def _summary(rounds: list[Pair], seconds: list[float], shuffler: random.Random) 
 
 def conditions() -> dict[str, Any]:
     """What the numbers depend on."""
-    here = Provenance.here().to_json()
-    kept = {name: here[name] for name in ("torch", "python", "cpu", "commit")}
+    here = Provenance.here()
+    kept = {"torch": here.torch, "python": here.python, "cpu": here.cpu, "commit": here.commit}
     return {**kept, "cores": os.cpu_count(), "threads": torch.get_num_threads()}
 
 

@@ -9,11 +9,11 @@ import platform
 import re
 import subprocess
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, get_args, get_origin, get_type_hints
 
 import surefoot
 from surefoot.lab.spec.code import RECORDED_AS, fingerprint, task_fingerprint
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 FORMAT = 1
 
 Json = Mapping[str, Any]
+#: Marks a field that is written to `config.json` only if it is not empty.
+_IF_GIVEN = {"if given": True}
 
 
 class ConfigError(ValueError):
@@ -58,7 +60,7 @@ class TaskConfig:
     settings: Json = field(default_factory=dict)
     code: str = ""
     higher_is_better: Mapping[str, bool] = field(default_factory=dict)
-    spec: str = ""
+    spec: str = field(default="", metadata=_IF_GIVEN)
 
     @classmethod
     def plan(cls, task: Task, spec: str = "") -> TaskConfig:
@@ -75,25 +77,6 @@ class TaskConfig:
             higher_is_better=dict(task.higher_is_better),
             spec=spec if code else "",
         )
-
-    @classmethod
-    def from_json(cls, data: Json) -> Self:
-        entry = _Entries(data, "task")
-        return cls(
-            name=entry.read("name", str),
-            batch_size=entry.read("batch_size", int, 0),
-            data=entry.read("data", str, ""),
-            settings=entry.read("settings", dict, {}),
-            code=entry.read("code", str, ""),
-            higher_is_better=entry.read("higher_is_better", dict, {}),
-            spec=entry.read("spec", str, ""),
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        data = asdict(self)
-        if not self.spec:
-            del data["spec"]
-        return data
 
 
 @dataclass(frozen=True)
@@ -115,23 +98,6 @@ class OptimizerConfig:
     code: str = ""
     position: int = 0
 
-    @classmethod
-    def from_json(cls, data: Json) -> Self:
-        entry = _Entries(data, "optimizer")
-        return cls(
-            label=entry.read("label", str),
-            spec=entry.read("spec", str, ""),
-            class_path=entry.read("class", str, ""),
-            options=entry.read("kwargs", dict, {}),
-            schedule=entry.read("schedule", str | None, None),
-            code=entry.read("code", str, ""),
-            position=entry.read("position", int, 0),
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        names = {"class_path": "class", "options": "kwargs"}
-        return {names.get(name, name): value for name, value in asdict(self).items()}
-
 
 @dataclass(frozen=True)
 class ForkConfig:
@@ -145,25 +111,11 @@ class ForkConfig:
         family: Key shared by all seeds of this fork.
     """
 
-    base: str
-    label: str
-    epoch: int
-    state: str
+    base: str = ""
+    label: str = ""
+    epoch: int = 0
+    state: str = "fresh"
     family: str = ""
-
-    @classmethod
-    def from_json(cls, data: Json) -> Self:
-        entry = _Entries(data, "fork")
-        return cls(
-            base=entry.read("base", str, ""),
-            label=entry.read("label", str, ""),
-            epoch=entry.read("epoch", int),
-            state=entry.read("state", str, "fresh"),
-            family=entry.read("family", str, ""),
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 @dataclass(frozen=True)
@@ -174,8 +126,6 @@ class Provenance:
         command: What to type to compute the run, with those that it is compared with; empty if there is no command.
         resumed: The machines and versions that continued it, where these differ.
 
-    >>> list(Provenance.here().to_json())
-    ['surefoot', 'torch', 'python', 'platform', 'cpu', 'commit', 'time']
     """
 
     surefoot: str = ""
@@ -185,30 +135,13 @@ class Provenance:
     cpu: str = ""
     commit: str | None = None
     time: str = ""
-    command: str = ""
-    resumed: tuple[Provenance, ...] = ()
+    command: str = field(default="", metadata=_IF_GIVEN)
+    resumed: tuple[Provenance, ...] = field(default=(), metadata=_IF_GIVEN)
 
     @classmethod
     def here(cls) -> Provenance:
         """Versions, commit and hardware of this process, and the time."""
         return replace(_this_machine(), time=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"))
-
-    @classmethod
-    def from_json(cls, data: Json) -> Self:
-        entry = _Entries(data, "provenance")
-        names = ("surefoot", "torch", "python", "platform", "cpu", "time", "command")
-        return cls(
-            **{name: entry.read(name, str, "") for name in names},
-            commit=entry.read("commit", str | None, None),
-            resumed=tuple(map(Provenance.from_json, entry.read("resumed", list, []))),
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        data = asdict(self)
-        if not self.command:
-            del data["command"]
-        del data["resumed"]
-        return {**data, "resumed": [where.to_json() for where in self.resumed]} if self.resumed else data
 
     def with_resumed(self, here: Provenance) -> Provenance:
         """The same with the command that continued the run, and with its machine and versions where these differ."""
@@ -328,63 +261,57 @@ class RunConfig:
 
     def to_json(self) -> dict[str, Any]:
         """What `config.json` holds."""
-        return {
-            "format": FORMAT,
-            "key": self.key,
-            "task": self.task.to_json(),
-            "optimizer": self.optimizer.to_json(),
-            "seed": self.seed,
-            "epochs": self.epochs,
-            "threads": self.threads,
-            "device": self.device,
-            "purpose": self.purpose.value,
-            "fork": self.fork and self.fork.to_json(),
-            "numerics": self.numerics,
-            "provenance": self.provenance.to_json(),
-        }
+        return {"format": FORMAT, "key": self.key, **_to_json(self)}
 
     @classmethod
     def from_json(cls, data: Json) -> RunConfig:
         """Read what `config.json` holds; what was added after its run was recorded may be missing."""
-        entry = _Entries(data)
-        fork = entry.read("fork", dict | None, None)
-        purpose = entry.read("purpose", str, "report")
-        if purpose not in list(Purpose):
-            raise ConfigError(f"purpose is {purpose!r}")
-        return cls(
-            key=entry.read("key", str),
-            task=TaskConfig.from_json(entry.read("task", dict)),
-            optimizer=OptimizerConfig.from_json(entry.read("optimizer", dict)),
-            seed=entry.read("seed", int),
-            epochs=entry.read("epochs", int),
-            threads=entry.read("threads", int, 1),
-            device=entry.read("device", str, "cpu"),
-            purpose=Purpose(purpose),
-            fork=ForkConfig.from_json(fork) if fork else None,
-            numerics=entry.read("numerics", int, 0),
-            provenance=Provenance.from_json(entry.read("provenance", dict, {})),
-        )
+        config: RunConfig = _from_json(cls, data, "")
+        if "key" not in data:
+            raise ConfigError("key is missing")
+        return config
 
 
-_REQUIRED = object()
+#: Fields with other names in `config.json`.
+_JSON_NAMES = {"class_path": "class", "options": "kwargs"}
 
 
-class _Entries:
-    """Reads the entries of one JSON object; an error names the entry."""
-
-    def __init__(self, data: Json, place: str = "") -> None:
-        self.data = data
-        self.prefix = f"{place}." if place else ""
-
-    def read(self, name: str, kind: Any, default: Any = _REQUIRED) -> Any:
-        if name not in self.data:
-            if default is _REQUIRED:
-                raise ConfigError(f"{self.prefix}{name} is missing")
-            return default
-        value = self.data[name]
-        if not isinstance(value, kind) or isinstance(value, bool):
-            raise ConfigError(f"{self.prefix}{name} is {value!r}")
+def _to_json(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_to_json(item) for item in value]
+    if not is_dataclass(value):
         return value
+    items = [(part, getattr(value, part.name)) for part in fields(value)]
+    written = {part.name: item for part, item in items if item or part.metadata != _IF_GIVEN}
+    return {_JSON_NAMES.get(name, name): _to_json(item) for name, item in written.items()}
+
+
+def _from_json(kind: Any, value: Any, place: str) -> Any:
+    """A value of this type from JSON; raises ConfigError with its place if it is of another type."""
+    inner = get_args(kind)
+    if type(None) in inner:
+        return None if value is None else _from_json(inner[0], value, place)
+    if get_origin(kind) is tuple and isinstance(value, list):
+        return tuple(_from_json(inner[0], item, place) for item in value)
+    if kind is Purpose and value in list(Purpose):
+        return Purpose(value)
+    if is_dataclass(kind) and isinstance(value, Mapping):
+        return _object_from_json(kind, value, place)
+    if not isinstance(value, get_origin(kind) or kind) or isinstance(value, bool):
+        raise ConfigError(f"{place} is {value!r}")
+    return value
+
+
+def _object_from_json(kind: Any, value: Json, place: str) -> Any:
+    kinds, given = get_type_hints(kind), {}
+    for part in fields(kind):
+        name = _JSON_NAMES.get(part.name, part.name)
+        inside = f"{place}.{name}" if place else name
+        if name in value:
+            given[part.name] = _from_json(kinds[part.name], value[name], inside)
+        elif part.default is MISSING and part.default_factory is MISSING:
+            raise ConfigError(f"{inside} is missing")
+    return kind(**given)
 
 
 def as_floats(value: Any) -> Any:
