@@ -281,9 +281,9 @@ def compute(setup: Setup, jobs: Sequence[RunJob]) -> dict[int, str]:
     show, pool_maker = setup.options.progress, make_pool(setup.options)
     display = make_progress(jobs, show=show) if isinstance(show, bool) else show(jobs)
     with display:
-        missing, outcomes = _missing(jobs, display.report)
+        missing, outcomes = _missing(jobs, display.on_event)
         if missing:
-            with pool_maker(display.report) as pool:
+            with pool_maker(display.on_event) as pool:
                 outcomes |= run_all(pool, missing)
     return {index: outcome.message for index, outcome in outcomes.items() if outcome.kind == "failed"}
 

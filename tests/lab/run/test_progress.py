@@ -39,7 +39,7 @@ def follow(display: Progress) -> None:
             Event("start", 3),
             Event("failed", 3, message="no [memory]"),
         ):
-            display.report(event)
+            display.on_event(event)
 
 
 def test_plain_lines_name_each_run_once() -> None:
@@ -60,8 +60,8 @@ def test_the_live_display_shows_what_runs_and_what_went_wrong() -> None:
     jobs = make_jobs("Adam", "AdamS", "there", "SGD")
     display = LiveDisplay(jobs, console)
     with display:
-        display.report(Event("start", 0))
-        display.report(Event("epoch", 0, row(2)))
+        display.on_event(Event("start", 0))
+        display.on_event(Event("epoch", 0, row(2)))
         console.print(display._bars.get_renderable())
     assert "Adam, seed 0" in out.getvalue()
     assert "train 0.5" in out.getvalue()
@@ -74,12 +74,12 @@ def test_the_live_display_shows_what_runs_and_what_went_wrong() -> None:
 def test_time_left_counts_what_was_trained_not_what_was_found() -> None:
     display = Progress(make_jobs("a", "b", "c", epochs=10))
     assert display.time_left() == ""
-    display.report(Event("done", 0))
+    display.on_event(Event("done", 0))
     assert display.time_left() == ""
     display._began -= 1000.0  # workers start slowly; that is not the speed of training
-    display.report(Event("epoch", 1, row(1)))
+    display.on_event(Event("epoch", 1, row(1)))
     assert display.time_left() == ""
     display._began -= 40.0
     for epoch in range(2, 6):
-        display.report(Event("epoch", 1, row(epoch)))
+        display.on_event(Event("epoch", 1, row(epoch)))
     assert display.time_left() == f"{duration(150)} left"  # 15 epochs at 10 s each

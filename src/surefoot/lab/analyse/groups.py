@@ -241,18 +241,14 @@ def recorded_metrics(groups: Iterable[TaskGroup]) -> list[str]:
 
 
 def higher_is_better(metric: str, task: TaskConfig | None = None) -> bool:
-    """Whether a higher value of this metric is better, as the task records it.
-
-    If the task does not say (for losses, and in runs of the first versions), this holds for accuracy alone.
+    """Whether a higher value of this metric is better, as the task records it; without a task for accuracy alone.
 
     >>> higher_is_better("valid_accuracy"), higher_is_better("valid_loss")
     (True, False)
     >>> higher_is_better("valid_f1", TaskConfig("toy", higher_is_better={"f1": True}))
     True
     """
-    directions = task.higher_is_better if task else {}
-    name = metric.removeprefix("valid_").removeprefix("train_")
-    return bool(directions.get(metric, directions.get(name, name == "accuracy")))
+    return (task or TaskConfig("")).is_higher_better(metric)
 
 
 def value_at(run: Run, metric: str, epoch: int | None = None) -> float | None:

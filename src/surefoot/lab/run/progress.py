@@ -14,18 +14,18 @@ if TYPE_CHECKING:
 
     from surefoot.lab.run.pool import Event, RunJob
 
-#: Without a terminal a long run still says something this often, in seconds.
+#: Without a terminal a long run prints a line this often, in seconds.
 LINE_SECONDS = 30.0
 
 
 class Progress:
     """Follows the events of a comparison and shows nothing; the parent of the displays."""
 
-    def __init__(self, requests: Sequence[RunJob]) -> None:
-        self.requests = requests
+    def __init__(self, jobs: Sequence[RunJob]) -> None:
+        self.jobs = jobs
         self.last: dict[int, dict[str, Any]] = {}
         self.ended: set[int] = set()
-        self.done = {request.index: 0 for request in requests}
+        self.done = {job.index: 0 for job in jobs}
         self._trained = 0
         self._began = time.monotonic()
 
@@ -38,13 +38,13 @@ class Progress:
     ) -> None:
         return None
 
-    def report(self, event: Event) -> None:
-        """Take note of an event and show it."""
+    def on_event(self, event: Event) -> None:
+        """Record an event and show it."""
         if event.row is not None:
             self.last[event.index] = event.row
-            self.done[event.index] = event.row["epoch"] - first_epoch(self.requests[event.index])
+            self.done[event.index] = event.row["epoch"] - first_epoch(self.jobs[event.index])
             self._trained += 1
-            if self._trained == 1:  # the speed is taken from here on: before, workers started and data were read
+            if self._trained == 1:  # the speed is measured from here on: before, workers started and data were read
                 self._began = time.monotonic()
         if event.kind in ("done", "failed"):
             self.ended.add(event.index)
@@ -55,67 +55,67 @@ class Progress:
         """Show an event."""
 
     def epochs(self, index: int) -> int:
-        """How many epochs a request has."""
-        request = self.requests[index]
-        return request.config.epochs - first_epoch(request)
+        """How many epochs a run has, after its fork if it is one."""
+        job = self.jobs[index]
+        return job.config.epochs - first_epoch(job)
 
     @property
     def total(self) -> int:
-        return sum(self.epochs(request.index) for request in self.requests)
+        return sum(self.epochs(job.index) for job in self.jobs)
 
     def time_left(self) -> str:
-        """Time left at the speed so far; empty until two epochs tell it."""
+        """Time left at the speed so far; empty before the second epoch."""
         left = self.total - sum(self.done.values())
         if self._trained < 2 or not left:
             return ""
         return f"{duration((time.monotonic() - self._began) / (self._trained - 1) * left)} left"
 
     def name(self, index: int) -> str:
-        config = self.requests[index].config
+        config = self.jobs[index].config
         return f"{config.optimizer.label}, seed {config.seed}"
 
 
 class PlainLines(Progress):
-    """A line per run, and one now and then during long runs."""
+    """A line for each run that ends, and during long runs a line every 30 seconds."""
 
-    def __init__(self, requests: Sequence[RunJob], console: Console) -> None:
-        super().__init__(requests)
+    def __init__(self, jobs: Sequence[RunJob], console: Console) -> None:
+        super().__init__(jobs)
         self._console = console
-        self._spoke = time.monotonic()
-        self._found = 0
+        self._last_line = time.monotonic()
+        self._already_done = 0
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._found:
-            self._console.print(f"{self._found} of {len(self.requests)} runs were there already", highlight=False)
+        if self._already_done:
+            self._console.print(f"{self._already_done} of {len(self.jobs)} runs were there already", highlight=False)
 
     def show(self, event: Event) -> None:
-        late = time.monotonic() - self._spoke > LINE_SECONDS
+        late = time.monotonic() - self._last_line > LINE_SECONDS
         if event.kind == "start" or (event.kind == "epoch" and not late):
             return
         if event.kind == "done" and event.index not in self.last:
-            self._found += 1
+            self._already_done += 1
             return
-        count = f"[{len(self.ended)}/{len(self.requests)}]"
+        count = f"[{len(self.ended)}/{len(self.jobs)}]"
         left = self.time_left()
         row = self.last.get(event.index)
-        what = {
+        text = {
             "done": losses(row),
             "failed": f"failed: {event.message}",
             "waiting": "another command is computing it; waiting",
             "epoch": f"epoch {row['epoch']}, {losses(row)}" if row else "",
         }[event.kind]
-        line = f"{count} {self.name(event.index)}: {what}" + (f" ({left})" if left else "")
+        line = f"{count} {self.name(event.index)}: {text}" + (f" ({left})" if left else "")
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)
-        self._spoke = time.monotonic()
+        self._last_line = time.monotonic()
 
 
 class LiveDisplay(Progress):
     """An overall bar, a bar per running run with its losses so far, and the time left."""
 
-    def __init__(self, requests: Sequence[RunJob], console: Console) -> None:
-        super().__init__(requests)
+    def __init__(self, jobs: Sequence[RunJob], console: Console) -> None:
+        super().__init__(jobs)
         rich = require("rich.progress", extra="lab")
         self._bars = rich.Progress(
             rich.TextColumn("{task.description}", markup=False),
@@ -140,7 +140,7 @@ class LiveDisplay(Progress):
 
     def show(self, event: Event) -> None:
         index = event.index
-        runs = f"{len(self.ended)} of {len(self.requests)} runs"
+        runs = f"{len(self.ended)} of {len(self.jobs)} runs"
         left = self.time_left()
         self._bars.update(self._overall, completed=sum(self.done.values()), note=f"{runs}, {left}" if left else runs)
         if event.kind in ("done", "failed"):
@@ -148,30 +148,30 @@ class LiveDisplay(Progress):
                 self._bars.remove_task(self._rows.pop(index))
             last = self.last.get(index)
             if event.kind == "failed":
-                self._say(f"{self.name(index)} failed: {event.message}", style="red")
+                self._print_line(f"{self.name(index)} failed: {event.message}", style="red")
             elif last is not None and last["diverged"]:
-                self._say(f"{self.name(index)}: {losses(last)}")
+                self._print_line(f"{self.name(index)}: {losses(last)}")
             return
         if index not in self._rows:
             self._rows[index] = self._bars.add_task(self.name(index), total=self.epochs(index), note="")
         note = "waiting for another command" if event.kind == "waiting" else losses(self.last.get(index))
         self._bars.update(self._rows[index], completed=self.done[index], note=note)
 
-    def _say(self, line: str, style: str | None = None) -> None:
+    def _print_line(self, line: str, style: str | None = None) -> None:
         self._bars.console.print(line, style=style, markup=False, highlight=False)
 
 
-def make_progress(requests: Sequence[RunJob], *, show: bool = True) -> Progress:
-    """The display that fits the place: live in a terminal, plain lines elsewhere, none when not asked for."""
+def make_progress(jobs: Sequence[RunJob], *, show: bool = True) -> Progress:
+    """A live display in a terminal, plain lines elsewhere; with `show=False` none."""
     if not show:
-        return Progress(requests)
+        return Progress(jobs)
     console = require("rich.console", extra="lab").Console(stderr=True)
-    return LiveDisplay(requests, console) if console.is_terminal else PlainLines(requests, console)
+    return LiveDisplay(jobs, console) if console.is_terminal else PlainLines(jobs, console)
 
 
-def first_epoch(request: RunJob) -> int:
+def first_epoch(job: RunJob) -> int:
     """The epoch a run starts from: 0, or where it was forked."""
-    return request.config.fork.epoch if request.config.fork else 0
+    return job.config.fork.epoch if job.config.fork else 0
 
 
 def losses(row: dict[str, Any] | None) -> str:

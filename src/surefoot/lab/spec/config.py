@@ -78,6 +78,18 @@ class TaskConfig:
             spec=spec if code else "",
         )
 
+    def is_higher_better(self, metric: str) -> bool:
+        """Whether a higher value of this metric is better.
+
+        If the task does not say (for losses, and in runs of the first versions), this holds for accuracy alone.
+
+        >>> TaskConfig("toy").is_higher_better("valid_accuracy"), TaskConfig("toy").is_higher_better("valid_loss")
+        (True, False)
+        """
+        name = metric.removeprefix("valid_").removeprefix("train_")
+        directions = self.higher_is_better
+        return bool(directions.get(metric, directions.get(name, name == "accuracy")))
+
 
 @dataclass(frozen=True)
 class OptimizerConfig:

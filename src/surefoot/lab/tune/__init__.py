@@ -1,4 +1,4 @@
-"""Search for settings: equal budgets, seeds apart from the reported ones, any number of workers, resumable."""
+"""Search for settings: equal budgets, other seeds than the reported ones, any number of workers, resumable."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from typing import Any
 import torch
 
 from surefoot._extras import require
-from surefoot.lab.analyse.groups import higher_is_better
 from surefoot.lab.experiments import Setup, make_pool, prepare
 from surefoot.lab.run.pool import Event
 from surefoot.lab.spec.config import Purpose
@@ -63,8 +62,8 @@ def tune(
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as out:
-    ...     found = tune("digits-lr", ["adam"], space={"lr": "1e-5,1e-2"}, seeds=1, epochs=1, out=out, progress=False)
-    >>> found.best
+    ...     tuning = tune("digits-lr", ["adam"], space={"lr": "1e-5,1e-2"}, seeds=1, epochs=1, out=out, progress=False)
+    >>> tuning.best
     {'Adam': {'lr': 0.01}}
     """
     require("optuna", extra="tune")
@@ -103,56 +102,64 @@ def make_plans(
         raise ValueError("there is nothing to tune; give a range or values, like --lr 1e-4:1e-2")
     if trials is not None and trials < 1:
         raise ValueError(f"trials must be at least 1, got {trials}")
-    notes, spaces = [], {}
-    for contestant in setup.contestants:
-        accepted = accepted_options(contestant.cls)
-        unknown = [name for name in options if name not in accepted]
-        fixed = [name for name in options if name in contestant.kwargs]
-        own = {name: option for name, option in options.items() if name not in unknown and name not in fixed}
-        if not own:
-            raise ValueError(
-                f"{contestant.label} has none of the options to tune ({', '.join(options)}); "
-                "leave it out, or tune an option that it has, like --lr 1e-4:1e-2"
-            )
-        if unknown:
-            notes.append(f"{contestant.label} has no {' or '.join(unknown)}: it is tuned over {', '.join(own)}.")
-        if fixed:
-            notes.append(f"{contestant.label} sets {' and '.join(fixed)} itself: tuned over {', '.join(own)}.")
-        spaces[contestant.label] = Space(own)
-    budget, about = budget_of(spaces, trials)
+    spaces, notes = _spaces(setup.contestants, options)
+    budget, budget_notes = budget_of(spaces, trials)
     plans = []
     for position, contestant in enumerate(setup.contestants):
-        own_space = spaces[contestant.label]
-        # A schedule stretches over all epochs: a shorter run is another one, not the beginning of it.
+        tuned_over = spaces[contestant.label]
+        # A schedule stretches over all epochs: a shorter run is another run, not the beginning of a longer one.
         rungs = rungs_of(epochs, prune and contestant.schedule is None)
         if prune and contestant.schedule is not None:
-            about.append(f"{contestant.label} has a schedule: its trials are not stopped early.")
+            budget_notes.append(f"{contestant.label} has a schedule: its trials are not stopped early.")
         template = setup.config(contestant, setup.seeds[0], epochs, purpose=Purpose.TUNING, position=position)
         plan = TuningPlan(
             name="",
             contestant=contestant,
             template=template,
-            space=own_space,
-            budget=len(own_space.points) if own_space.bounded else budget,
+            space=tuned_over,
+            budget=len(tuned_over.points) if tuned_over.bounded else budget,
             seeds=tuple(setup.seeds),
             rungs=rungs,
             metric=metric,
-            maximize=higher_is_better(metric, template.task),
+            maximize=template.task.is_higher_better(metric),
         )
         plans.append(replace(plan, name=_study_name(plan)))
-    return tuple(plans), [*notes, *about]
+    return tuple(plans), [*notes, *budget_notes]
+
+
+def _spaces(
+    contestants: Sequence[Contestant], options: Mapping[str, Range | Grid]
+) -> tuple[dict[str, Space], list[str]]:
+    """The options that each optimizer is tuned over, by its label, and notes on those that it lacks or sets itself."""
+    spaces, notes = {}, []
+    for contestant in contestants:
+        accepted = accepted_options(contestant.cls)
+        unknown = [name for name in options if name not in accepted]
+        fixed = [name for name in options if name in contestant.kwargs]
+        tuned = {name: option for name, option in options.items() if name not in unknown and name not in fixed}
+        if not tuned:
+            raise ValueError(
+                f"{contestant.label} has none of the options to tune ({', '.join(options)}); "
+                "leave it out, or tune an option that it has, like --lr 1e-4:1e-2"
+            )
+        if unknown:
+            notes.append(f"{contestant.label} has no {' or '.join(unknown)}: it is tuned over {', '.join(tuned)}.")
+        if fixed:
+            notes.append(f"{contestant.label} sets {' and '.join(fixed)} itself: tuned over {', '.join(tuned)}.")
+        spaces[contestant.label] = Space(tuned)
+    return spaces, notes
 
 
 def _study_name(plan: TuningPlan) -> str:
-    """A name that says in its hash everything that decides the value of a trial; the budget may grow."""
-    what = {
+    """A name with a hash of everything that decides the value of a trial; the budget may grow."""
+    decisive = {
         "run": {**plan.template.identity(), "seed": None},
         "space": plan.space.describe(),
         "seeds": plan.seeds,
         "rungs": plan.rungs,
         "metric": plan.metric,
     }
-    digest = hashlib.sha256(json.dumps(what, sort_keys=True, default=str).encode()).hexdigest()
+    digest = hashlib.sha256(json.dumps(decisive, sort_keys=True, default=str).encode()).hexdigest()
     return f"{plan.template.task.name} {plan.label} {digest[:12]}"
 
 
@@ -184,5 +191,5 @@ def _make_printer(studies: Studies, plans: Sequence[TuningPlan]) -> OnTrial:
     return trial_printer(plans[0].metric, done, total=sum(plan.budget for plan in plans))
 
 
-def _ignore(what: Event | TrialOutcome) -> None:
+def _ignore(event: Event | TrialOutcome) -> None:
     return None
