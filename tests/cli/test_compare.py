@@ -1,0 +1,93 @@
+"""`surefoot compare` and `surefoot fork`: what they print, what they write and how they exit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from command_line import surefoot
+from surefoot.lab.store import read_runs
+
+BROKEN = """
+import torch
+class Broken(torch.optim.SGD):
+    def step(self, closure=None):
+        raise ArithmeticError("one over zero")
+"""
+
+
+def test_compare_prints_verdicts_and_writes_runs_and_report(mine: Path, tmp_path: Path) -> None:
+    out = tmp_path / "runs"
+    arguments = ("compare", mine, "-o", "adam", "-o", "adams:eta=1e-4", "--seeds", 3, "--epochs", 2, "--out", out)
+    done = surefoot(*arguments, "--first-seed", 5)
+    assert done.exit_code == 0, done.output
+    assert "AdamS eta=0.0001" in done.stdout
+    assert f"report: {out / 'report.html'}" in done.stdout
+    assert (out / "report.html").exists()
+    runs = read_runs(out)
+    assert [(run.label, run.seed) for run in runs] == [
+        (label, seed) for label in ("Adam", "AdamS eta=0.0001") for seed in (5, 6, 7)
+    ]
+    assert all(len((run.folder / "metrics.jsonl").read_text().splitlines()) == 2 for run in runs)
+    assert "6 of 6 runs were there already" in surefoot(*arguments, "--first-seed", 5).output
+
+
+def test_options_reach_the_task_and_the_optimizers(tmp_path: Path) -> None:
+    out = tmp_path / "runs"
+    done = surefoot(
+        *("compare", "digits-mlp", "-o", "sgd", "--seeds", 1, "--epochs", 1, "--out", out, "--batch-size", 64),
+        *("--lr", 0.25, "--weight-decay", 0.125, "--dropout", "--subset", 100, "--quiet"),
+        *("--report", tmp_path / "elsewhere.html"),
+    )
+    assert done.exit_code == 0, done.output
+    [run] = read_runs(out)
+    kwargs, task = run.config.optimizer.options, run.config.task
+    assert (kwargs["lr"], kwargs["weight_decay"]) == (0.25, 0.125)
+    assert (task.batch_size, task.settings) == (64, {"dropout": True, "subset": 100})
+    assert run.epochs[0]["step"] == 2
+    assert (tmp_path / "elsewhere.html").exists()
+
+
+def test_failing_code_is_exit_code_1_and_the_others_are_there(mine: Path, tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text(BROKEN)
+    out = tmp_path / "runs"
+    done = surefoot(
+        *("compare", mine, "-o", "sgd", "-o", f"{tmp_path / 'broken.py'}:Broken"),
+        *("--seeds", 1, "--epochs", 1, "--out", out),
+    )
+    assert done.exit_code == 1
+    assert "one over zero" in done.stderr
+    assert "error.txt" in done.stderr
+    assert [run.finished for run in read_runs(out)] == [True, False]
+    assert "failed" in surefoot("runs", out).stdout
+
+
+def test_a_diverged_run_is_exit_code_0(mine: Path, tmp_path: Path) -> None:
+    out = tmp_path / "runs"
+    done = surefoot("compare", mine, "-o", "sgd:lr=1e38", "--seeds", 1, "--epochs", 2, "--out", out)
+    assert done.exit_code == 0, done.output
+    assert surefoot("runs", out).stdout.startswith("diverged ")
+
+
+def test_a_folder_that_cannot_be_written_is_exit_code_1(mine: Path, tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("mine")
+    done = surefoot("compare", mine, "-o", "sgd", "--seeds", 2, "--epochs", 1, "--out", tmp_path / "out", "-q")
+    assert done.exit_code == 1
+    assert done.stderr.count("failed: ") == 1
+    assert "choose an --out folder that is not a file" in done.stderr
+
+
+def test_a_report_in_the_place_of_a_folder_is_refused_before_training(mine: Path, tmp_path: Path) -> None:
+    out = tmp_path / "runs"
+    done = surefoot("compare", mine, "-o", "adam", "--seeds", 1, "--epochs", 1, "--out", out, "--report", tmp_path)
+    assert done.exit_code == 2
+    assert f"{tmp_path} is a folder" in " ".join(done.output.split())
+    assert not out.exists()
+
+
+def test_fork_is_a_command(mine: Path, tmp_path: Path) -> None:
+    out = tmp_path / "runs"
+    done = surefoot(
+        *("fork", mine, "--at", 2, "-o", "adam", "-o", "adams", "--epochs", 1, "--seeds", 1, "--out", out, "-q")
+    )
+    assert done.exit_code == 0, done.output
+    assert [run.epochs[0]["epoch"] for run in read_runs(out)] == [3, 3]
