@@ -212,9 +212,9 @@ def test_confidence_is_a_copy_with_one_dict_per_group() -> None:
     first, second = before = optimizer.confidence()
     assert set(first) == {"mean", "std", "z", "tilt", "weight", "skipped"}
     assert first["mean"] < second["mean"]
-    copied = [{name: float(value) for name, value in one.items()} for one in before]
+    copied = [{name: float(value) for name, value in stats.items()} for stats in before]
     optimizer.step(loss=9.0)
-    assert copied == [{name: float(value) for name, value in one.items()} for one in before]
+    assert copied == [{name: float(value) for name, value in stats.items()} for stats in before]
 
 
 @pytest.mark.parametrize("lr", [1e-3, torch.tensor(1e-3)])
@@ -239,9 +239,9 @@ def test_distributed_checkpointing_may_create_state(cls: type[LossAware], captur
     # Training goes on from there as if nothing had happened.
     q, plain = start()
     for loss in (2.0, 1.0, 3.0):
-        for x, one in ((p, optimizer), (q, plain)):
+        for x, stepped in ((p, optimizer), (q, plain)):
             x.grad = torch.tensor([0.5, 1.0])
-            one.step(loss=loss)
+            stepped.step(loss=loss)
     assert torch.equal(p, q)
 
 
@@ -299,10 +299,10 @@ def test_a_loss_without_its_name_is_told_how_to_get_in(loss: Any) -> None:
     params, optimizer = ready()
     before = everything(params, optimizer)
     wrapped = LossWeighted(torch.optim.SGD([torch.zeros(1)], lr=0.1))
-    for one in (optimizer, wrapped):
-        message = f"{type(one).__name__}.step() takes the loss by name, but got {type(loss).__name__}"
+    for stepped in (optimizer, wrapped):
+        message = f"{type(stepped).__name__}.step() takes the loss by name, but got {type(loss).__name__}"
         with pytest.raises(TypeError, match=re.escape(message) + r".*write step\(loss=loss\)"):
-            one.step(loss)
+            stepped.step(loss)
     assert everything(params, optimizer) == before
 
 

@@ -39,11 +39,11 @@ def test_draws_do_not_remember_earlier_ones(lag: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("first", "second"),
     [((0, 0), (1, 0)), ((0, 0), (0, 1)), ((0, 1), (1, 0)), ((5, 0), (5 + 2**32, 0)), ((0, 0), (2**31, 0))],
 )
-def test_streams_of_other_seeds_and_groups_are_unrelated(one: tuple[int, int], other: tuple[int, int]) -> None:
-    a, b = stream(*one), stream(*other)
+def test_streams_of_other_seeds_and_groups_are_unrelated(first: tuple[int, int], second: tuple[int, int]) -> None:
+    a, b = stream(*first), stream(*second)
     assert abs((a * b).mean()) * math.sqrt(DRAWS) < 4
     assert abs((a[1:] * b[:-1]).mean()) * math.sqrt(DRAWS) < 4
 

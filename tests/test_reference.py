@@ -93,10 +93,10 @@ def test_the_algorithms_as_printed(
         sign = -1 if maximize else 1
         noises = [noise for (when, _), noise in sorted(drawn.items()) if when == step]
         assert len(set(noises)) == len(SHAPES)  # one draw for each tensor
-        for one, g, noise in zip(printed, gs, noises):
-            one.loop_body(sign * g, sign * loss, noise)
-    for p, one in zip(params, printed):
-        torch.testing.assert_close(p.detach(), one.theta, rtol=0, atol=1e-9)
+        for recipe, g, noise in zip(printed, gs, noises):
+            recipe.loop_body(sign * g, sign * loss, noise)
+    for p, recipe in zip(params, printed):
+        torch.testing.assert_close(p.detach(), recipe.theta, rtol=0, atol=1e-9)
     assert [optimizer.state[p]["step"].item() for p in params] == [len(LOSSES)] * 2
 
 

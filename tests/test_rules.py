@@ -231,8 +231,8 @@ def test_an_eta_without_meaning_is_refused(name: str, eta: float) -> None:
 
 def test_rules_are_found_by_name_or_passed_through() -> None:
     assert find_rule("CVaR") is RULES["cvar"]
-    own = from_objective(_risk)
-    assert find_rule(own) is own
+    rule = from_objective(_risk)
+    assert find_rule(rule) is rule
     for wrong in ("sharpe", 3):
         with pytest.raises(ValueError, match=f"Unknown rule {wrong!r}; take one of plain, ucb, cb"):
             LossAwareAdam([torch.zeros(1)], rule=wrong)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""How a loss reaches an optimizer: what counts as one, losses recorded for the next step, the mean over ranks."""
+"""How a loss reaches an optimizer: what counts as a loss, losses recorded for the next step, the mean over ranks."""
 
 from __future__ import annotations
 

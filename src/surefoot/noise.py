@@ -94,7 +94,7 @@ def standard_normal(seed: int, step: int, group: int = 0) -> float:
 
 @lru_cache(maxsize=4096)
 def _block(seed: int, group: int, number: int) -> tuple[float, ...]:
-    """The draws of neighbouring steps: in training the caches are cold, and to compute one takes nearly as long."""
+    """The draws of neighbouring steps: in training the caches are cold, and a single draw takes nearly as long."""
     stream = keys(seed, group)
     words = (bits(step, stream) for step in range(number * BLOCK, (number + 1) * BLOCK))
     return tuple(

@@ -1,4 +1,4 @@
-"""Reach the optimizer that takes losses, inside whatever a framework wrapped around it."""
+"""The optimizer inside the wrapper that a framework put around it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def unwrapped(optimizer: Any) -> Any:
-    """The torch optimizer inside Accelerate's wrapper, which is one by name only: it has none of the hooks.
+    """The torch optimizer inside Accelerate's wrapper, which is a torch optimizer by type but has none of its hooks.
 
     >>> import torch
     >>> adam = torch.optim.Adam([torch.nn.Parameter(torch.ones(2))])

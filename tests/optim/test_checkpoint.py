@@ -90,16 +90,16 @@ def test_killed_and_resumed_goes_on_bit_for_bit(cls: type[LossAware], dtype: tor
         saved = saved_by(killed)
         # A new process may even have built the optimizer with other settings: the checkpoint's count.
         run = resumed(fresh(cls, {**options, "lr": 0.5, "eta": 0.9, "seed": 77}, dtype), saved)
-        found = train(run, HALF, STEPS)
-        assert all(map(torch.equal, found, expected)), options
+        continued = train(run, HALF, STEPS)
+        assert all(map(torch.equal, continued, expected)), options
         assert_same_state(run, through)
 
 
-def assert_same_state(one: Run, other: Run) -> None:
-    for a, b in zip(one[1].param_groups, other[1].param_groups):
+def assert_same_state(first: Run, second: Run) -> None:
+    for a, b in zip(first[1].param_groups, second[1].param_groups):
         assert torch.equal(a["seen"], b["seen"])
-    for p, q in zip(one[0], other[0]):
-        mine, theirs = one[1].state[p], other[1].state[q]
+    for p, q in zip(first[0], second[0]):
+        mine, theirs = first[1].state[p], second[1].state[q]
         assert mine.keys() == theirs.keys()
         assert all(torch.equal(mine[k], theirs[k]) and mine[k].dtype == theirs[k].dtype for k in mine)
 
@@ -110,8 +110,8 @@ def test_the_published_recipe_resumes_too(cls: type[LossAware]) -> None:
     expected = train(fresh(cls, options, torch.float32), 0, STEPS)
     killed = fresh(cls, options, torch.float32)
     train(killed, 0, HALF)
-    found = train(resumed(fresh(cls, options, torch.float32), saved_by(killed)), HALF, STEPS)
-    assert all(map(torch.equal, found, expected))
+    continued = train(resumed(fresh(cls, options, torch.float32), saved_by(killed)), HALF, STEPS)
+    assert all(map(torch.equal, continued, expected))
 
 
 @pytest.mark.parametrize("cls", [AdamS, MomentumS, NAdamUCB, AdaMaxUCB])
@@ -175,14 +175,14 @@ def test_training_may_go_on_from_a_plain_checkpoint(
 
     torch.set_default_dtype(torch.float64)  # of NAdam's running product
     p = Parameter(torch.ones(4))
-    one = plain([p], lr=0.01, **options)
-    go(p, one, 0, HALF)
-    saved = copy.deepcopy(one.state_dict())
+    written = plain([p], lr=0.01, **options)
+    go(p, written, 0, HALF)
+    saved = copy.deepcopy(written.state_dict())
     q = Parameter(p.detach().clone())
     other = cls([q], lr=0.5, eta=0.0, weighting="unit", decoupled_weight_decay=plain is torch.optim.AdamW)
     other.load_state_dict(saved)
     other.param_groups[0]["capturable"] = capturable
-    go(p, one, HALF, STEPS)
+    go(p, written, HALF, STEPS)
     go(q, other, HALF, STEPS)
     torch.set_default_dtype(torch.float32)
     assert other.param_groups[0]["lr"] == 0.01
@@ -327,9 +327,9 @@ def test_hooks_see_what_is_saved_and_may_change_what_is_loaded() -> None:
             state["step"] = state["step"] + 100
         return inside
 
-    def look(one: torch.optim.Optimizer) -> None:
+    def look(loaded: torch.optim.Optimizer) -> None:
         calls.append("loaded")
-        assert one.state[params[0]]["weight_mean"].dtype == torch.float64
+        assert loaded.state[params[0]]["weight_mean"].dtype == torch.float64
 
     optimizer.register_load_state_dict_pre_hook(unwrap)
     optimizer.register_load_state_dict_post_hook(look)
@@ -348,8 +348,8 @@ def test_numbers_of_numpy_do_not_get_into_a_file() -> None:
     schedule.step()
     wrapped = LossWeighted(torch.optim.SGD(params, lr=0.1), eta=np.float64(0.5))
     weigher = weigh(None, "ucb", eta=np.float64(0.5))
-    for one in (schedule.optimizer, schedule, wrapped, weigher):
-        assert through_a_file(one.state_dict())
+    for saved in (schedule.optimizer, schedule, wrapped, weigher):
+        assert through_a_file(saved.state_dict())
     [group] = through_a_file(schedule.optimizer.state_dict())["param_groups"]
     assert (group["lr"], group["betas"], group["seed"]) == (0.25, (0.5, 0.9), 3)
     assert group["eta"] == pytest.approx(0.5 * math.exp(-1))

@@ -234,7 +234,7 @@ def test_many_skipped_steps_are_told_once(make: Any) -> None:
         warnings.simplefilter("always")
         for _ in range(3 * WARN_AFTER_SKIPS):
             step_on(optimizer, p, math.nan)
-    [warning] = [one for one in caught if "skipped" in str(one.message)]
+    [warning] = [record for record in caught if "skipped" in str(record.message)]
     assert f"{type(optimizer).__name__} has skipped {WARN_AFTER_SKIPS} steps" in str(warning.message)
     assert "the last skipped loss was nan" in str(warning.message)
 
@@ -414,9 +414,9 @@ def test_statistics_of_the_host_stay_there_whatever_the_default_device(make: Any
 @pytest.mark.parametrize("seed", [np.int32(3), np.uint8(3), np.int64(3)])
 def test_seeds_of_every_kind_give_the_same_noise(seed: Any) -> None:
     weights = []
-    for each in (3, seed):
+    for kind in (3, seed):
         p = Parameter(torch.ones(1))
-        optimizer = AdamS([p], eta=0.5, seed=each)
+        optimizer = AdamS([p], eta=0.5, seed=kind)
         for loss in (1.0, 2.0, 1.5):
             take_step(optimizer, loss)
         weights.append(float(optimizer.confidence()[0]["weight"]))

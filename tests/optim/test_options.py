@@ -34,12 +34,12 @@ SUPPORTED_HERE = ("lr as a Tensor is not supported", "as a Tensor is not support
 def test_what_torch_refuses_is_refused(cls: type[LossAware]) -> None:
     name = {"momentum": "sgd"}.get(cls.engine.name, cls.engine.name)
     errors = getattr(common_optimizers, f"optim_error_inputs_func_{name}")("cpu", torch.float32)
-    kept = [one for one in errors if not any(words in one.error_regex for words in SUPPORTED_HERE)]
+    kept = [error for error in errors if not any(words in error.error_regex for words in SUPPORTED_HERE)]
     assert len(kept) >= 7
-    for one in kept:
-        given = one.optimizer_error_input
+    for error in kept:
+        given = error.optimizer_error_input
         params = given.params if given.params is not None else [torch.zeros(1, requires_grad=True)]
-        kind, regex = one.error_type, one.error_regex
+        kind, regex = error.error_type, error.error_regex
         if issubclass(kind, Warning):
             with pytest.warns(kind, match=regex):
                 cls(params, **given.kwargs)

@@ -88,10 +88,10 @@ def test_a_schedule_of_eta_takes_groups_in_that_come_later() -> None:
     optimizer.add_param_group({"params": [Parameter(torch.ones(1))], "eta": 0.4})
     schedule.step()
     assert [group["eta"] for group in optimizer.param_groups] == pytest.approx([0.025, 0.1])
-    each = EtaSchedule(optimizer, [lambda step: 1.0, lambda step: 0.5])
+    schedule_per_group = EtaSchedule(optimizer, [lambda step: 1.0, lambda step: 0.5])
     optimizer.add_param_group({"params": [Parameter(torch.ones(1))]})
     with pytest.raises(ValueError, match="2 factors for 3 parameter groups"):
-        each.step()
+        schedule_per_group.step()
 
 
 @pytest.mark.parametrize(

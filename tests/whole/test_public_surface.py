@@ -88,7 +88,14 @@ def members(cls: type, public: set[type]) -> Iterator[str]:
     members: dict[str, Any] = {}
     for base in reversed(cls.__mro__):
         if base.__module__.startswith("surefoot") and base not in elsewhere:
-            members.update({name: value for name, value in vars(base).items() if not name.startswith("_")})
+            # When an optimizer is made, torch puts a copy of an inherited step into its class.
+            members.update(
+                {
+                    name: value
+                    for name, value in vars(base).items()
+                    if not name.startswith("_") and (name != "step" or value.__qualname__ == f"{base.__name__}.step")
+                }
+            )
     for name, value in sorted(members.items()):
         if isinstance(value, property):
             yield f".{name} (property)"

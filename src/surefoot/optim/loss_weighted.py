@@ -30,7 +30,7 @@ class LossWeighted(TakesLoss):
     Args:
         base: the optimizer that updates the parameters.
         rule: the rule by name, or a Rule of your own.
-        eta: the rule's strength (None: the rule's default); a parameter group may bring its own ``"eta"``.
+        eta: the rule's strength (None: the rule's default); a parameter group may have another ``"eta"``.
         weighting: "unit" keeps the weight near 1, "paper" multiplies by the std of the loss.
         loss_beta: decay rate of the loss statistics.
         seed: of the noise (rule S); the same seed gives the same noise on every rank and after a resume.
@@ -196,7 +196,7 @@ class LossWeighted(TakesLoss):
             coasting = ~proceed if isinstance(proceed, Tensor) else not proceed
             self._step_weighted(weights, coasting)
         elif isinstance(proceed, Tensor) and self._base_skips_by_itself():
-            # What GradScaler tells an optimizer that unscales and skips by itself.
+            # The flags that GradScaler gives to an optimizer that unscales and skips by itself.
             self.base.grad_scale, self.base.found_inf = None, (~proceed).to(torch.float32)  # type: ignore[attr-defined]
             try:
                 self._step_weighted(weights)
@@ -227,7 +227,7 @@ class LossWeighted(TakesLoss):
         step = type(self.base).step
         unhooked = getattr(step, "__wrapped__", step) if getattr(step, "hooked", False) else step
         unhooked(self.base)  # type: ignore[call-arg]
-        self.base._opt_called = True  # type: ignore[attr-defined]  # a scheduler that was built on the base looks there
+        self.base._opt_called = True  # type: ignore[attr-defined]  # for a scheduler that was built on the base
 
     def state_dict(self) -> dict[str, Any]:
         """The base's state; the statistics are in its parameter groups."""

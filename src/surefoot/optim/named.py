@@ -18,7 +18,7 @@ class LossAwareAdam(LossAware):
     """Adam on the weighted gradient: ``m, v`` of ``weight * g``, ``param -= lr * m_hat / (sqrt(v_hat) + eps)``.
 
     Args:
-        params: parameters, or parameter groups; every setting but rule and process_group may differ between groups.
+        params: parameters, or parameter groups; all options but rule and process_group may differ between groups.
         lr: learning rate, a float or a one-element tensor.
         betas: decay rates of the moments.
         eps: added to the denominator.
@@ -28,15 +28,15 @@ class LossAwareAdam(LossAware):
         eta: the rule's strength (None: the rule's default).
         weighting: "paper" multiplies by the std of the loss (CB: and by its abs(mean)), "unit" keeps the weight near 1.
         decoupled_weight_decay: decay as AdamW does.
-        maximize: go up; the loss is then read as its negative.
+        maximize: maximize the loss; its statistics are then those of its negative.
         foreach, fused: which kernels to use (None: the fastest that applies).
         capturable: keep all statistics on the device, for CUDA graphs.
         differentiable: let autograd follow the step.
-        loss_beta: decay rate of the loss statistics (None: the engine's own, betas[0]; 0.9 where that is 0).
+        loss_beta: decay rate of the loss statistics (None: the engine's, betas[0]; 0.9 if that is 0).
         seed: of the noise (rule S); the same seed gives the same noise on every rank and after a resume.
-        nonfinite: "skip" counts and leaves out a step whose loss is not finite, or whose weight is beyond 1e19, "raise"
-            stops with an error.
-        check_gradients: look at every gradient too; costs one more read of all of them.
+        nonfinite: "skip" skips and counts a step whose loss is not finite, or whose loss or weight exceeds 1e19;
+            "raise" stops with an error.
+        check_gradients: skip a step with a gradient that is not finite too; costs one more read of all gradients.
         process_group: where to average the loss (None: the default group when there is one, False: nowhere).
         reference: follow the published recipe to the letter, slowly.
     """
@@ -55,8 +55,8 @@ class LossAwareAdam(LossAware):
         amsgrad: bool = False,
         **options: Unpack[Options],
     ) -> None:
-        own = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "amsgrad": amsgrad}
-        defaults = group_defaults(own, options)
+        engine_options = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "amsgrad": amsgrad}
+        defaults = group_defaults(engine_options, options)
         super().__init__(params, defaults, rule=options["rule"], process_group=options["process_group"])
 
 
@@ -82,8 +82,8 @@ class LossAwareMomentum(LossAware):
         nesterov: bool = False,
         **options: Unpack[Options],
     ) -> None:
-        own = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "nesterov": nesterov}
-        defaults = group_defaults(own, options)
+        engine_options = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "nesterov": nesterov}
+        defaults = group_defaults(engine_options, options)
         super().__init__(params, defaults, rule=options["rule"], process_group=options["process_group"])
 
 
@@ -103,8 +103,8 @@ class LossAwareAdaMax(LossAware):
         weight_decay: float = 0,
         **options: Unpack[Options],
     ) -> None:
-        own = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
-        defaults = group_defaults(own, options)
+        engine_options = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+        defaults = group_defaults(engine_options, options)
         super().__init__(params, defaults, rule=options["rule"], process_group=options["process_group"])
 
 
@@ -125,8 +125,8 @@ class LossAwareNAdam(LossAware):
         momentum_decay: float = 4e-3,
         **options: Unpack[Options],
     ) -> None:
-        own = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "momentum_decay": momentum_decay}
-        defaults = group_defaults(own, options)
+        engine_options = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+        defaults = group_defaults({**engine_options, "momentum_decay": momentum_decay}, options)
         super().__init__(params, defaults, rule=options["rule"], process_group=options["process_group"])
 
 
@@ -232,7 +232,7 @@ class NAdamS(LossAwareNAdam):
     rule = RULES["s"]
 
 
-#: Every named optimizer: the table that the tests and the lab sweep.
+#: All named optimizers: tests and the lab go through this table.
 OPTIMIZERS: dict[str, type[LossAware]] = {
     cls.__name__: cls
     for cls in (

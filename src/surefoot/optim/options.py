@@ -73,8 +73,8 @@ def takes_options(*, without: tuple[str, ...] = (), **defaults: Any) -> Callable
 
     def decorate(constructor: Callable[..., None]) -> Callable[..., None]:
         signature = inspect.signature(constructor)
-        own = [x for x in signature.parameters.values() if x.kind is not inspect.Parameter.VAR_KEYWORD]
-        signature = signature.replace(parameters=[*own, *shown])
+        named = [x for x in signature.parameters.values() if x.kind is not inspect.Parameter.VAR_KEYWORD]
+        signature = signature.replace(parameters=[*named, *shown])
 
         @functools.wraps(constructor)
         def construct(*args: Any, **given: Any) -> None:
@@ -87,10 +87,10 @@ def takes_options(*, without: tuple[str, ...] = (), **defaults: Any) -> Callable
     return decorate
 
 
-def group_defaults(own: dict[str, Any], options: Options) -> Group:
-    """What the parameter groups start with: the engine's own options and the common ones."""
+def group_defaults(engine_options: dict[str, Any], options: Options) -> Group:
+    """What the parameter groups start with: the options of the engine and the common ones."""
     common = {name: value for name, value in options.items() if name not in ("rule", "process_group")}
-    return {"fused": None, "reference": False, **own, **common}
+    return {"fused": None, "reference": False, **engine_options, **common}
 
 
 # -- checks ----------------------------------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ def published_step(
     weight = 0.0
     for i, bucket in enumerate(buckets):
         theta, g = bucket.params[0], bucket.grads[0]
-        # One draw per tensor: their streams are numbered from a million on, apart from those of parameter groups.
+        # One draw per tensor: their streams are numbered from a million on, clear of those of parameter groups.
         noise = standard_normal(group["seed"], int(stats.count), 1_000_000 * (meter.stream + 1) + i)
         weight = paper_weight(rule, loss, mu, sigma, group["eta"], noise)
         g = -g if group["maximize"] else g

@@ -42,13 +42,13 @@ class EtaSchedule:
 
     def _factors(self) -> list[Callable[[int], float]]:
         groups = self.optimizer.param_groups
-        found = [self.factor] * len(groups) if callable(self.factor) else list(self.factor)
-        if len(found) != len(groups):
-            raise ValueError(f"{len(found)} factors for {len(groups)} parameter groups; give one, or one per group")
-        return found
+        factors = [self.factor] * len(groups) if callable(self.factor) else list(self.factor)
+        if len(factors) != len(groups):
+            raise ValueError(f"{len(factors)} factors for {len(groups)} parameter groups; give one, or one per group")
+        return factors
 
     def _apply(self) -> None:
-        # A group that came later starts from the eta that it brought.
+        # A group that was added later starts from its own eta.
         self.initial += [group["eta"] for group in self.optimizer.param_groups[len(self.initial) :]]
         etas = [eta * factor(self.last_step) for eta, factor in zip(self.initial, self._factors())]
         for eta in etas:
@@ -66,6 +66,6 @@ class EtaSchedule:
         return {"last_step": self.last_step, "initial": as_plain(self.initial)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a checkpoint."""
+        """Continue from a checkpoint."""
         self.last_step, self.initial = state["last_step"], list(state["initial"])
         self._apply()
