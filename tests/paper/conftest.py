@@ -25,7 +25,7 @@ CLASSES = {"Adam": "torch.optim.Adam"}
 
 
 def make_paper_run(
-    one: Configuration,
+    configuration: Configuration,
     optimizer: str = "Adam",
     seed: int = 0,
     *,
@@ -38,16 +38,16 @@ def make_paper_run(
     **changes: Any,
 ) -> Run:
     """A run whose training loss ends at `final`, validation loss at twice that, and accuracy at `accuracy`."""
-    eta = eta_of(one, optimizer) if optimizer.startswith("Adam") else None
+    eta = eta_of(configuration, optimizer) if optimizer.startswith("Adam") else None
     kwargs: dict[str, Any] = {"lr": 1e-3, "weight_decay": 1e-4}
     kwargs |= {"fused": True} if optimizer == "Adam" else {} if eta is None else {"eta": eta}
     kwargs |= options or {}
-    dropout = {} if one.model == "lr" else {"dropout": one.dropout}
+    dropout = {} if configuration.model == "lr" else {"dropout": configuration.dropout}
     config: dict[str, Any] = {
         "format": 1,
         "task": {
-            "name": one.task,
-            "batch_size": one.batch_size,
+            "name": configuration.task,
+            "batch_size": configuration.batch_size,
             "data": "d",
             "settings": {**dropout, **(settings or {})},
             "code": "",

@@ -115,14 +115,16 @@ def test_scaled_adam_goes_on_from_a_checkpoint() -> None:
 
 
 def test_lab_trains_every_variant(tiny_task: Callable[..., Task], tmp_path: Path) -> None:
-    some = installed(variants(MLP))
-    found = compare(tiny_task(), [variant.spec for variant in some], seeds=1, epochs=1, out=tmp_path, progress=False)
-    assert found.ok
-    assert len(found.runs) == len(some)
-    for variant, run in zip(some, found.runs):
+    contestants = installed(variants(MLP))
+    results = compare(
+        tiny_task(), [variant.spec for variant in contestants], seeds=1, epochs=1, out=tmp_path, progress=False
+    )
+    assert results.ok
+    assert len(results.runs) == len(contestants)
+    for variant, run in zip(contestants, results.runs):
         kwargs = Contestant.parse(variant.spec).resolve(lr=1e-3, weight_decay=1e-4)  # as on the paper's own tasks
         recorded = Run(run.folder, replace(run.config, optimizer=replace(run.config.optimizer, options=kwargs)), [])
-        assert [other.spec for other in some if other.matches(recorded)] == [variant.spec]
+        assert [other.spec for other in contestants if other.matches(recorded)] == [variant.spec]
 
 
 def test_without_schedulefree_the_others_are_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,20 +135,20 @@ def test_without_schedulefree_the_others_are_run(monkeypatch: pytest.MonkeyPatch
 
 def test_a_contestant_that_is_left_out_is_named(monkeypatch: pytest.MonkeyPatch, mnist: Path, tmp_path: Path) -> None:
     monkeypatch.setattr("surefoot.paper.ablation.has_schedule_free", lambda: False)
-    said: list[str] = []
+    lines: list[str] = []
     for part in ("ablation", "lr"):
-        paper(part, model="lr", out=tmp_path, data_dir=mnist, plan=True, print_line=said.append)
-    assert sum("pip install schedulefree" in line for line in said) == 1
+        paper(part, model="lr", out=tmp_path, data_dir=mnist, plan=True, print_line=lines.append)
+    assert sum("pip install schedulefree" in line for line in lines) == 1
 
 
 def test_schedules_belong_to_one_length(variant_run: MakeRun) -> None:
     cosine = variants(LR)["cosine decay"]
     runs = [variant_run(LR, cosine, 0, epochs=epochs) for epochs in (12, 45)]
     runs += [variant_run(LR, variants(LR)["plain Adam"], 0, epochs=45)]
-    found = runs_by_variant(runs, LR)
-    assert [len(run.epochs) for run in at_horizon(found["cosine decay"], 12)] == [12]
-    assert [len(run.epochs) for run in at_horizon(found["plain Adam"], 12)] == [45]
-    assert at_horizon(found["plain Adam"], 46) == []
+    by_variant = runs_by_variant(runs, LR)
+    assert [len(run.epochs) for run in at_horizon(by_variant["cosine decay"], 12)] == [12]
+    assert [len(run.epochs) for run in at_horizon(by_variant["plain Adam"], 12)] == [45]
+    assert at_horizon(by_variant["plain Adam"], 46) == []
 
 
 def test_one_run_per_seed_the_newest_numbers(variant_run: MakeRun) -> None:

@@ -22,9 +22,9 @@ def test_round_trip_keeps_every_result(paper_run: MakeRun, tmp_path: Path) -> No
     write_archive(tmp_path / "runs.jsonl", runs)
     back = read_archive(tmp_path / "runs.jsonl")
     assert [run.config for run in back] == [run.config for run in runs]
-    for one, other in zip(back, runs):
-        assert one.epochs == [{**row, "seconds": 2.0} for row in other.epochs]
-        assert (one.diverged, one.finished, one.error) == (other.diverged, True, None)
+    for read, run in zip(back, runs):
+        assert read.epochs == [{**row, "seconds": 2.0} for row in run.epochs]
+        assert (read.diverged, read.finished, read.error) == (run.diverged, True, None)
 
 
 def test_commands_are_left_out(paper_run: MakeRun, tmp_path: Path) -> None:
@@ -43,8 +43,8 @@ def test_folder_and_archive_are_merged_and_the_longer_run_counts(
     archive = tmp_path / "runs.jsonl"
     write_archive(archive, [known, short])
     folder = stored(tmp_path / "runs", [longer, paper_run(LR, "AdamS", 0), paper_run(LR, "Adam", 5, purpose="tune")])
-    found = gather(folder, archive)
-    assert [(run.label, run.seed, len(run.epochs)) for run in found] == [
+    gathered = gather(folder, archive)
+    assert [(run.label, run.seed, len(run.epochs)) for run in gathered] == [
         ("Adam", 0, 3),
         ("Adam", 1, 3),
         ("AdamS", 0, 3),

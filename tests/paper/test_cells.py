@@ -26,9 +26,9 @@ MakeRun = Callable[..., Run]
 
 
 def test_every_configuration_has_its_place(paper_run: MakeRun) -> None:
-    for one in configurations():
-        assert setting_of(paper_run(one, "Adam").config) == PaperSetting(one, "Adam", None)
-        assert setting_of(paper_run(one, "AdamCB").config).configuration == one  # type: ignore[union-attr]
+    for configuration in configurations():
+        assert setting_of(paper_run(configuration, "Adam").config) == PaperSetting(configuration, "Adam", None)
+        assert setting_of(paper_run(configuration, "AdamCB").config).configuration == configuration  # type: ignore[union-attr]
     reference = paper_run(MLP, "AdamS", options={"reference": True})
     assert setting_of(reference.config) == PaperSetting(MLP, "AdamS", 0.005, "reference")
     assert setting_of(paper_run(MLP, "AdamS", options={"eta": 0.5}).config) == PaperSetting(MLP, "AdamS", 0.5)
@@ -62,10 +62,10 @@ def test_the_newest_numbers_of_a_seed_count_then_the_longest(paper_run: MakeRun)
 
 def test_accuracy_is_in_percent_and_diverged_runs_have_no_value(paper_run: MakeRun) -> None:
     runs = [paper_run(LR, seed=1, accuracy=0.9), paper_run(LR, seed=0, diverged=True)]
-    found = Replication(runs)
-    assert found.values(LR, "Adam", "val_acc", 3) == {1: pytest.approx(90.0)}
-    assert found.values(LR, "Adam", "val_acc", 20) == {}
-    assert (found.diverged(LR, "Adam", 2), found.diverged(LR, "Adam", 3)) == (set(), {0})
+    replication = Replication(runs)
+    assert replication.values(LR, "Adam", "val_acc", 3) == {1: pytest.approx(90.0)}
+    assert replication.values(LR, "Adam", "val_acc", 20) == {}
+    assert (replication.diverged(LR, "Adam", 2), replication.diverged(LR, "Adam", 3)) == (set(), {0})
 
 
 def test_a_cell_with_a_diverged_run_differs_however_close_the_others_are(paper_run: MakeRun) -> None:
@@ -99,13 +99,13 @@ def test_verdicts_of_cells(paper_run: MakeRun) -> None:
     same = [paper_run(LR, "Adam", seed, final=theirs + 1e-4 * (seed - 1)) for seed in range(3)]
     other = [paper_run(LR, "AdamS", seed, final=0.5 + 1e-4 * seed) for seed in range(3)]
     lost = [paper_run(LR, "AdamCB", seed, diverged=True) for seed in range(3)]
-    found = {
+    by_row = {
         (cell.row.optimizer, cell.row.epoch): cell
         for cell in table_cells(Replication([*same, *other, *lost]))
         if cell.metric == "train_loss" and cell.row.configuration == LR
     }
-    verdicts = {place: cell.verdict for place, cell in found.items()}
+    verdicts = {place: cell.verdict for place, cell in by_row.items()}
     assert verdicts["Adam", 3] == "matches"
     assert verdicts["AdamS", 3] == "differs"
     assert verdicts["AdamUCB", 3] == verdicts["Adam", 20] == "not run"
-    assert (found["AdamCB", 3].verdict, found["AdamCB", 3].diverged) == ("differs", 3)
+    assert (by_row["AdamCB", 3].verdict, by_row["AdamCB", 3].diverged) == ("differs", 3)

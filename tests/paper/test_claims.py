@@ -39,8 +39,8 @@ def lr_runs(paper_run: MakeRun, worse: float, seeds: int, epochs: int = 45) -> l
 
 def test_nothing_run() -> None:
     verdicts = judge_all(Replication([]))
-    assert {one.word for one in verdicts} == {"not run"}
-    assert {line.ours for one in verdicts for line in one.results} == {"not run"}
+    assert {verdict.word for verdict in verdicts} == {"not run"}
+    assert {result.ours for verdict in verdicts for result in verdict.results} == {"not run"}
 
 
 def test_published_contrasts() -> None:
@@ -66,7 +66,7 @@ def test_published_contrasts() -> None:
 def test_verdict(paper_run: MakeRun, worse: float, seeds: int, word: str, line: str) -> None:
     verdict = judge(BEST_ON_LR, Replication(lr_runs(paper_run, worse, seeds)))
     assert verdict.word == word
-    assert {one.verdict for one in verdict.results} == {line}
+    assert {result.verdict for result in verdict.results} == {line}
     assert ("decide nothing" in verdict.sentence) == (seeds < 6)
 
 
@@ -85,12 +85,12 @@ def test_lines_that_the_papers_own_tables_do_not_bear_out_are_shown_and_do_not_c
     assert sum(line.in_the_tables for line in BATCH.contrasts) == 3
     runs = lr_runs(paper_run, 0.01, 8)
     runs = [run for run in runs if run.label != "AdamS" or len(run.epochs) < 45]
-    turned = {45: -0.01, 20: 0.01}
+    difference_at = {45: -0.01, 20: 0.01}
     for seed in range(8):
         run = paper_run(LR, "AdamS", seed, epochs=45, final=0.25)
-        adam = next(one for one in runs if one.label == "Adam" and one.seed == seed)
+        adam = next(run for run in runs if run.label == "Adam" and run.seed == seed)
         for row, base in zip(run.epochs, adam.epochs):
-            row["train_loss"] = base["train_loss"] + turned.get(row["epoch"], 0.01) + wobble(300 + seed, 1e-4)
+            row["train_loss"] = base["train_loss"] + difference_at.get(row["epoch"], 0.01) + wobble(300 + seed, 1e-4)
         runs.append(run)
     verdict = judge(BEST_ON_LR, Replication(runs))
     assert (verdict.results[-1].verdict, verdict.results[-1].theirs) == ("contradicted", "+0.000 (does not count)")
@@ -102,9 +102,9 @@ def test_lines_that_the_papers_own_tables_do_not_bear_out_are_shown_and_do_not_c
 
 def test_a_mixture_is_contradicted_in_part(paper_run: MakeRun) -> None:
     runs = lr_runs(paper_run, 0.01, 8)
-    turned = [run for run in runs if run.label != "AdamCB"]
-    turned += [paper_run(LR, "AdamCB", seed, epochs=45, final=0.2 + wobble(seed, 0.02)) for seed in range(8)]
-    assert judge(BEST_ON_LR, Replication(turned)).word == "contradicted in part"
+    difference_at = [run for run in runs if run.label != "AdamCB"]
+    difference_at += [paper_run(LR, "AdamCB", seed, epochs=45, final=0.2 + wobble(seed, 0.02)) for seed in range(8)]
+    assert judge(BEST_ON_LR, Replication(difference_at)).word == "contradicted in part"
 
 
 def test_pairs_left_by_a_divergence_decide_nothing(paper_run: MakeRun) -> None:
@@ -112,7 +112,7 @@ def test_pairs_left_by_a_divergence_decide_nothing(paper_run: MakeRun) -> None:
     runs.append(paper_run(LR, "AdamS", 7, epochs=2, diverged=True))
     verdict = judge(BEST_ON_LR, Replication(runs))
     assert verdict.word == "undecided"
-    assert {one.verdict for one in verdict.results if "AdamS" in one.contrast.statement} == {"undecided"}
+    assert {result.verdict for result in verdict.results if "AdamS" in result.contrast.statement} == {"undecided"}
     assert "n=7, 1 diverged" in verdict.results[2].ours
     unpaired = [*lr_runs(paper_run, 0.01, 8), paper_run(LR, "Adam", 99, epochs=2, diverged=True)]
     assert judge(BEST_ON_LR, Replication(unpaired)).word == "replicated"  # a seed that no variant has is in no pair
@@ -160,30 +160,32 @@ def test_about_six_percent(paper_run: MakeRun, gain: float, noise: float, seeds:
 
 
 def test_about_the_same_is_an_amount_too(paper_run: MakeRun) -> None:
-    found = {}
-    for apart in (0.0, 2.0):
+    verdicts = {}
+    for difference in (0.0, 2.0):
         runs = [
             paper_run(MLP_16, name, seed, accuracy=0.96 + more / 100 + wobble(100 + 10 * k + seed, 0.001))
-            for k, (name, more) in enumerate({"Adam": 0.0, "AdamS": apart}.items())
+            for k, (name, more) in enumerate({"Adam": 0.0, "AdamS": difference}.items())
             for seed in range(8)
         ]
-        found[apart] = judge(SAME, Replication(runs)).results[0].verdict
-    assert found == {0.0: "replicated", 2.0: "contradicted"}
+        verdicts[difference] = judge(SAME, Replication(runs)).results[0].verdict
+    assert verdicts == {0.0: "replicated", 2.0: "contradicted"}
 
 
 def test_contrasts_across_configurations_pair_the_seeds(paper_run: MakeRun) -> None:
     accuracy = {(CNN, "Adam"): 0.60, (CNN, "AdamS"): 0.62, (CNN_16, "Adam"): 0.50, (CNN_16, "AdamS"): 0.57}
     runs = [
-        paper_run(one, name, seed, accuracy=value + wobble(seed, 0.01))
-        for (one, name), value in accuracy.items()
+        paper_run(configuration, name, seed, accuracy=value + wobble(seed, 0.01))
+        for (configuration, name), value in accuracy.items()
         for seed in range(4)
     ]
     runs.append(paper_run(CNN_DROPOUT, "Adam", 2, accuracy=0.5 + wobble(2, 0.01)))
-    found = Replication(runs)
-    lines = {one.contrast.statement: one for claim in (BATCH, DROPOUT) for one in judge(claim, found).results}
-    gain = lines["AdamS - Adam in CNN 16, less the same in CNN 128, validation accuracy (%), epoch 3"]
+    replication = Replication(runs)
+    results = {
+        result.contrast.statement: result for claim in (BATCH, DROPOUT) for result in judge(claim, replication).results
+    }
+    gain = results["AdamS - Adam in CNN 16, less the same in CNN 128, validation accuracy (%), epoch 3"]
     assert (gain.paired.n, round(gain.paired.difference, 6)) == (4, 5.0)
-    against = lines["AdamS without dropout - Adam with dropout, CNN 128, validation accuracy (%), epoch 3"]
+    against = results["AdamS without dropout - Adam with dropout, CNN 128, validation accuracy (%), epoch 3"]
     assert (against.paired.n, round(against.paired.difference, 6)) == (1, 12.0)
 
 
@@ -191,6 +193,6 @@ def test_reference_runs_are_compared_with_the_same_adam(paper_run: MakeRun) -> N
     adam = [paper_run(LR, "Adam", seed, final=0.2) for seed in range(2)]
     mine = [paper_run(LR, "AdamS", seed, final=0.3) for seed in range(2)]
     theirs = [paper_run(LR, "AdamS", seed, final=0.5, options={"reference": True}) for seed in range(2)]
-    found = Replication([*adam, *mine, *theirs])
-    assert judge(BEST_ON_LR, found).results[2].paired.difference == pytest.approx(0.1)
-    assert judge(BEST_ON_LR, found, "reference").results[2].paired.difference == pytest.approx(0.3)
+    replication = Replication([*adam, *mine, *theirs])
+    assert judge(BEST_ON_LR, replication).results[2].paired.difference == pytest.approx(0.1)
+    assert judge(BEST_ON_LR, replication, "reference").results[2].paired.difference == pytest.approx(0.3)

@@ -15,7 +15,7 @@ from surefoot.paper.ablation import (
     variants,
 )
 from surefoot.paper.cells import Replication
-from surefoot.paper.export import report_sections
+from surefoot.paper.export import paper_sections
 from surefoot.paper.figures import comparison, curve, paper_figures, surface, variants_over_epochs
 from surefoot.paper.published import OPTIMIZERS, configurations
 
@@ -70,11 +70,11 @@ def test_the_axis_ends_where_lines_and_points_end(jumpy: list[Run]) -> None:
 def test_lines_differ_in_dash_and_points_stand_side_by_side(jumpy: list[Run]) -> None:
     figure = figure_of(jumpy)
     axes = draw(figure).axes[0]
-    points = [one for one in axes.containers if one.get_label() != ""]
-    places = [float(one.lines[0].get_xdata()[0]) for one in points]
+    points = [container for container in axes.containers if container.get_label() != ""]
+    places = [float(point.lines[0].get_xdata()[0]) for point in points]
     assert len(places) == len(set(places)) == 4
     assert all(abs(place - 3.0) < 0.5 for place in places)
-    marks = {id(part) for one in points for part in (one.lines[0], *one.lines[1])}
+    marks = {id(part) for point in points for part in (point.lines[0], *point.lines[1])}
     lines = [line for line in axes.get_lines() if id(line) not in marks]
     assert len({str(line._dash_pattern) for line in lines}) == 4  # type: ignore[attr-defined]
     traces = [trace for trace in plotly(figure.rows[0][0])["data"] if trace["mode"] == "markers"]
@@ -99,37 +99,37 @@ def test_the_legend_fits_the_figure() -> None:
 
 
 def test_only_what_was_run_is_drawn(lr_runs: list[Run]) -> None:
-    drawn = paper_figures(Replication(lr_runs), {})
-    assert [one.name for one in drawn.drawn] == ["surface", "lr-128"]
-    assert {"cnn", "dropout-adams", "eta-cnn", "step-size-mlp", "ablation-mlp", "ablation-cnn"} <= set(drawn.missing)
+    figures = paper_figures(Replication(lr_runs), {})
+    assert [figure.name for figure in figures.drawn] == ["surface", "lr-128"]
+    assert {"cnn", "dropout-adams", "eta-cnn", "step-size-mlp", "ablation-mlp", "ablation-cnn"} <= set(figures.missing)
 
 
 def test_every_figure(every_run: list[Run]) -> None:
-    steps = {f"{one.name}: AdamS": [(0.5, 1.0), (1.0, 0.5)] for one in (LR, MLP, CNN)}
-    drawn = paper_figures(Replication(every_run), steps)
-    assert drawn.missing == []
-    shapes = {one.name: (len(one.rows), len(one.rows[0])) for one in drawn.drawn}
+    steps = {f"{configuration.name}: AdamS": [(0.5, 1.0), (1.0, 0.5)] for configuration in (LR, MLP, CNN)}
+    figures = paper_figures(Replication(every_run), steps)
+    assert figures.missing == []
+    shapes = {figure.name: (len(figure.rows), len(figure.rows[0])) for figure in figures.drawn}
     assert shapes["eta-cnn"] == (3, 3)
     assert shapes["cnn"] == (2, 3)
     assert shapes["dropout-adams"] == (1, 3)
-    eta = next(one for one in drawn.drawn if one.name == "eta-cnn")
+    eta = next(figure for figure in figures.drawn if figure.name == "eta-cnn")
     assert [line.label for line in eta.rows[2][1].lines] == [
         "Adam (n=1)",
         "eta 0.0001 (n=1)",
         "eta 2 (n=1)",
         "eta 3 (n=1)",
     ]
-    rates = next(one for one in drawn.drawn if one.name == "ablation-cnn")
+    rates = next(figure for figure in figures.drawn if figure.name == "ablation-cnn")
     assert [list(line.x) for line in rates.rows[0][0].lines] == [[5e-4, 1e-3]] * 2
-    panels = [panel for part in report_sections(Replication(every_run), drawn)[2].sections for panel in part.panels]
-    assert len(panels) == sum(len(row) for one in drawn.drawn for row in one.rows)
-    cosine = next(one for one in drawn.drawn if one.name == "step-size-mlp").rows[0][0].lines[-1]
+    panels = [panel for part in paper_sections(Replication(every_run), figures)[2].sections for panel in part.panels]
+    assert len(panels) == sum(len(row) for figure in figures.drawn for row in figure.rows)
+    cosine = next(figure for figure in figures.drawn if figure.name == "step-size-mlp").rows[0][0].lines[-1]
     assert (cosine.label, cosine.y[0], cosine.y[-1]) == ("cosine", 1.0, pytest.approx(0.0))
 
 
 def test_the_ablation_is_drawn_at_the_longest_training_that_enough_pieces_have(every_run: list[Run]) -> None:
     def drawn(runs: list[Run]) -> Figure:
-        return next(one for one in paper_figures(Replication(runs), {}).drawn if one.name == "ablation-mlp")
+        return next(figure for figure in paper_figures(Replication(runs), {}).drawn if figure.name == "ablation-mlp")
 
     before = drawn(every_run)
     for run in every_run:
@@ -149,18 +149,18 @@ def test_runs_on_their_way_are_no_result_of_the_ablation(every_run: list[Run]) -
 
 
 def test_published_points_stand_on_the_curves_that_reach_them(lr_runs: list[Run]) -> None:
-    figure = next(one for one in paper_figures(Replication(lr_runs), {}).drawn if one.name == "lr-128")
+    figure = next(figure for figure in paper_figures(Replication(lr_runs), {}).drawn if figure.name == "lr-128")
     marks = [line for line in figure.rows[0][0].lines if not line.connected]
     assert [(list(line.x), list(line.y)) for line in marks] == [
         ([3.0], [0.284]), ([3.0], [0.298]), ([3.0], [0.333]), ([3.0], [0.298]),
     ]  # fmt: skip
     axes = draw(figure).axes
-    assert [one.get_title() for one in axes] == ["training loss", "validation loss", "validation accuracy (%)"]
+    assert [panel.get_title() for panel in axes] == ["training loss", "validation loss", "validation accuracy (%)"]
     assert axes[0].get_yscale() == "log"
 
 
 def test_legend_names_each_line_by_its_colour(every_run: list[Run]) -> None:
-    figure = next(one for one in paper_figures(Replication(every_run), {}).drawn if one.name == "cnn")
+    figure = next(figure for figure in paper_figures(Replication(every_run), {}).drawn if figure.name == "cnn")
     legend = draw(figure).axes[0].get_legend()
     assert legend is not None
     texts = [text.get_text() for text in legend.get_texts()]
@@ -180,8 +180,8 @@ def test_curve_waits_for_nobody(paper_run: MakeRun) -> None:
     assert curve([], "train_loss", "Adam", 0) is None
 
 
-def test_gallery_without_a_run() -> None:
-    assert [one.name for one in paper_figures(Replication([]), {}).drawn] == ["surface"]
+def test_figures_without_a_run() -> None:
+    assert [figure.name for figure in paper_figures(Replication([]), {}).drawn] == ["surface"]
 
 
 def test_the_figure_is_of_the_length_that_most_variants_have(variant_run: MakeRun) -> None:

@@ -22,9 +22,13 @@ PAPER_LR = ("adam", "adamucb:eta=0.01", "adamcb:eta=0.001", "adams:eta=0.0001")
 
 
 def test_tables_and_their_etas() -> None:
-    assert [one.title for one in planned("mlp")] == ["MLP 128", "MLP 128 with dropout", "MLP 16"]
+    assert [comparison.title for comparison in planned("mlp")] == ["MLP 128", "MLP 128 with dropout", "MLP 16"]
     assert planned("lr") == [PlannedComparison("LR 128", "mnist-lr", PAPER_LR, 3, 45, LR.overrides)]
-    assert [one.optimizers[3] for one in planned("cnn")] == ["adams:eta=0.0001", "adams:eta=0.0001", "adams:eta=0.005"]
+    assert [comparison.optimizers[3] for comparison in planned("cnn")] == [
+        "adams:eta=0.0001",
+        "adams:eta=0.0001",
+        "adams:eta=0.005",
+    ]
     assert planned("cnn")[0].optimizers[2] == "adamcb:eta=5e-05"
 
 
@@ -42,24 +46,26 @@ def test_eta_is_the_cnns_unless_another_model_is_asked_for() -> None:
 
 
 def test_ablation_has_two_lengths_and_a_sweep_of_rates() -> None:
-    found = planned("ablation")
-    assert [(one.task, one.epochs, one.seeds) for one in found] == [
+    comparisons = planned("ablation")
+    assert [(comparison.task, comparison.epochs, comparison.seeds) for comparison in comparisons] == [
         ("mnist-lr", 12, 5), ("mnist-lr", 45, 5), ("mnist-mlp", 12, 5), ("mnist-mlp", 45, 5), ("cifar10-cnn", 20, 5),
     ]  # fmt: skip
-    assert found[-1].overrides["subset"] == 10_000
-    assert len(found[-1].optimizers) == 3 * len(ablation.cnn_variants(LR._replace(dataset="cifar10", model="cnn")))
-    assert [one.epochs for one in planned("ablation", epochs=2, model="lr")] == [2]
+    assert comparisons[-1].overrides["subset"] == 10_000
+    assert len(comparisons[-1].optimizers) == 3 * len(
+        ablation.cnn_variants(LR._replace(dataset="cifar10", model="cnn"))
+    )
+    assert [comparison.epochs for comparison in planned("ablation", epochs=2, model="lr")] == [2]
 
 
 def test_reference_runs_stand_beside_the_defaults() -> None:
-    [one] = planned("lr", reference=True)
-    assert [spec for spec in one.optimizers if "reference" in spec] == [
+    [comparison] = planned("lr", reference=True)
+    assert [spec for spec in comparison.optimizers if "reference" in spec] == [
         f"{spec},reference=True" for spec in PAPER_LR[1:]
     ]
 
 
 def test_all_holds_every_configuration_once() -> None:
-    titles = [one.title for one in planned("all")]
+    titles = [comparison.title for comparison in planned("all")]
     assert titles[:7] == [
         "LR 128",
         "MLP 128",
@@ -98,7 +104,11 @@ def test_runs_of_a_plain_comparison_are_found_done(mnist: Path, tmp_path: Path) 
 
 def test_epochs_that_two_comparisons_share_are_counted_once(mnist: Path, tmp_path: Path) -> None:
     plan = [PlannedComparison("", "mnist-lr", ("adam",), 1, epochs) for epochs in (3, 5, 4)]
-    assert [one.epochs_left for one in plan_status(plan, out=tmp_path / "none", data_dir=mnist)] == [3, 2, 0]
+    assert [comparison.epochs_left for comparison in plan_status(plan, out=tmp_path / "none", data_dir=mnist)] == [
+        3,
+        2,
+        0,
+    ]
 
 
 def test_time_left_is_that_of_the_same_task(paper_run: Callable[..., Run]) -> None:

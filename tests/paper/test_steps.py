@@ -39,5 +39,5 @@ def test_steps_of_the_cnn_are_those_of_its_ablation(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("surefoot.paper.steps.train", train)
     known = read_steps(record("cnn", out=tmp_path, print_line=lambda line: None))
     assert set(asked) == {("cifar10-cnn", 20, 10_000)}
-    [figure] = [one for one in paper_figures(Replication([]), known).drawn if one.name == "step-size-cnn"]
+    [figure] = [figure for figure in paper_figures(Replication([]), known).drawn if figure.name == "step-size-cnn"]
     assert figure.title == "Effective step size, CNN 128, 10000 images"

@@ -121,9 +121,9 @@ def test_rates_of_the_cnn(variant_run: MakeRun) -> None:
     longer = variant_run(CNN, cnn_variants(CNN)["plain Adam"].at(2.5e-4), 0, epochs=7, settings=settings)
     unended = variant_run(CNN, cnn_variants(CNN)["both: AdamS"].at(1e-3), 0, settings=settings)
     del unended.epochs[2:]
-    length, found = runs_by_rate([*runs, longer, unended], CNN)
+    length, by_rate = runs_by_rate([*runs, longer, unended], CNN)
     assert length == 3  # what most runs have; the longer run was there at that time too
-    assert {name: sorted(rates) for name, rates in found.items()} == {
+    assert {name: sorted(rates) for name, rates in by_rate.items()} == {
         "plain Adam": [2.5e-4, 5e-4, 1e-3], "std scale alone": [1e-3],
     }  # fmt: skip
     text = ablation_page(runs)

@@ -18,21 +18,21 @@ NAME = "runs.jsonl"
 
 
 def gather(folder: Path | None, archive: Path) -> list[Run]:
-    """The runs of a folder and of an archive together; of two records of one run the longer one counts.
+    """The runs of a folder and of an archive together; of two records of a run the longer one counts.
 
     Args:
         folder: a folder of run folders; None, or one that does not exist, adds nothing.
         archive: the file; one that does not exist adds nothing.
     """
-    found: dict[str, Run] = {}
+    by_key: dict[str, Run] = {}
     fresh = read_runs(folder) if folder is not None and folder.is_dir() else []
     for run in [*read_archive(archive), *fresh]:
         if run.config.purpose != Purpose.RESULT:
             continue
-        kept = found.get(run.config.key)
-        if kept is None or last_epoch(run.epochs) >= last_epoch(kept.epochs):
-            found[run.config.key] = run
-    return sorted(found.values(), key=_order)
+        longest = by_key.get(run.config.key)
+        if longest is None or last_epoch(run.epochs) >= last_epoch(longest.epochs):
+            by_key[run.config.key] = run
+    return sorted(by_key.values(), key=_order)
 
 
 def _order(run: Run) -> tuple[Any, ...]:

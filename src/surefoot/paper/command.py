@@ -32,7 +32,7 @@ def paper(
         seeds: seeds per optimizer; by default 3 as in the paper, 5 in the ablation.
         epochs: epochs per run; by default 45 as in the paper, in the ablation 12 and 45 (20 on its CNN).
         model: only lr, mlp or cnn.
-        reference: also run the published recipe of each variant.
+        reference: also run the published recipe of each optimizer.
         plan: print what would be run instead of running it.
         to: folder to write tables, figures and the report to.
         page: Markdown page whose generated parts are refreshed along with it.

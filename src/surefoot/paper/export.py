@@ -65,7 +65,7 @@ def export(to: Path, *, runs: Path | None = None, page: Path | None = None) -> l
     for figure in figures.drawn:
         written += save(figure, to / "figures")
     shown = replication.of_the_tables() or all_runs
-    sections = report_sections(replication, figures)
+    sections = paper_sections(replication, figures)
     title, command = "The paper, replicated", _commands(replication)
     written.append(write_report(shown, to / REPORT, title, sections, command=command))
     if page is not None:
@@ -138,7 +138,7 @@ def filled(text: str, parts: Mapping[str, str]) -> str:
     return re.sub(r"<!-- begin: (?P<name>[\w-]+) -->.*?<!-- end: (?P=name) -->", write, text, flags=re.DOTALL)
 
 
-def report_sections(replication: Replication, figures: Figures) -> list[Section]:
+def paper_sections(replication: Replication, figures: Figures) -> list[Section]:
     """The paper's part of the HTML report: the claims, every cell, and the figures."""
     cells = table_cells(replication)
     missing = f"Not drawn, for want of runs: {', '.join(figures.missing)}." if figures.missing else ""

@@ -142,8 +142,8 @@ PLACES: dict[str, Callable[[MakeRun, str, Path], list[Run]]] = {
         run(f"{text}{eta}", seed, optimizer="surefoot.AdamS", kwargs={"eta": eta}) for eta in (1, 2) for seed in (0, 1)
     ],
     "metric": lambda run, text, _: [
-        replace(one, epochs=[{**row, f"valid_{text}": row["valid_loss"]} for row in one.epochs])
-        for one in (run(label, seed) for label in ("Adam", "AdamS") for seed in range(2))
+        replace(made, epochs=[{**row, f"valid_{text}": row["valid_loss"]} for row in made.epochs])
+        for made in (run(label, seed) for label in ("Adam", "AdamS") for seed in range(2))
     ],
     "task": lambda run, text, _: [
         run("Adam", 0, task={"name": name, "batch_size": 1, "data": "d", "settings": {}}) for name in (text, "other")

@@ -18,8 +18,8 @@ def test_what_a_run_did_not_record_is_missing_at_its_own_place(run):
     late = Run(Path("nowhere"), replace(long.config, seed=2), long.epochs[4:])
     (data,) = curve_data(group_runs([long, short, late]), [METRIC], {"Adam": 0})
     assert data.epochs == [1, 2, 3, 4, 5, 6]
-    found = [[value is not None for value in curve] for curve in data.entries[0]["values"][METRIC]]
-    assert found == [[True] * 6, [True] * 3 + [False] * 3, [False] * 4 + [True] * 2]
+    recorded = [[value is not None for value in curve] for curve in data.entries[0]["values"][METRIC]]
+    assert recorded == [[True] * 6, [True] * 3 + [False] * 3, [False] * 4 + [True] * 2]
     assert [len(seconds) for seconds in data.entries[0]["seconds"]] == [6, 6, 6]
     (thin,) = curve_data(group_runs([late]), [METRIC], {"Adam": 0}, budget=1)
     assert thin.epochs == [5, 6]
@@ -41,10 +41,10 @@ def test_curves_keep_to_their_budget(paired_runs):
     groups = group_runs(paired_runs({"Adam": 0.0, "AdamS": 0.01}, seeds=4, epochs=100))
     series = {"Adam": 0, "AdamS": 1}
     (full,) = curve_data(groups, ["valid_loss"], series)
-    assert (full.every, full.epochs) == (1, list(range(1, 101)))
+    assert (full.stride, full.epochs) == (1, list(range(1, 101)))
     assert len(json.dumps(full.to_json())) < 7.5 * 4 * 2 * 100 * 2 * 1.2
     (thin,) = curve_data(groups, ["valid_loss"], series, budget=3_000)
-    assert thin.every == 4
+    assert thin.stride == 4
     assert thin.epochs[0] == 1
     assert thin.epochs[-1] == 100
     assert len(json.dumps(thin.to_json())) < 4_500

@@ -18,7 +18,7 @@ METRIC = "valid_loss"
 
 @pytest.fixture
 def forked(run):
-    """Runs that continued from an epoch of Adam, for two epochs; AdamS kept the state when told so."""
+    """Runs that continued from an epoch of Adam, for two epochs; AdamS kept the state if asked to."""
 
     def make(at: int = 2, kept: bool = False, **more: Any) -> list[Run]:
         runs = []

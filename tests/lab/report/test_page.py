@@ -30,10 +30,10 @@ def browser_path(environ=os.environ, which=shutil.which, has_playwright=None):
     """Chromium's path; without a browser the test is skipped with a sentence, but under CI it fails."""
     if has_playwright is None:
         has_playwright = importlib.util.find_spec("playwright") is not None
-    found = next(filter(None, map(which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    if found and has_playwright:
-        return found
-    what = "no Chromium on this machine (Debian: apt install chromium)" if not found else "no playwright (pip install)"
+    path = next(filter(None, map(which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if path and has_playwright:
+        return path
+    what = "no Chromium on this machine (Debian: apt install chromium)" if not path else "no playwright (pip install)"
     sentence = f"The report was not opened in a browser: {what}."
     if environ.get("CI") == "true":
         pytest.fail(sentence)
@@ -164,7 +164,7 @@ def test_a_curve_under_the_mouse_tells_its_numbers(visit, lively, tmp_path):
     for name, epoch, n in (("AdamS eta=0.1", 8, "5 of 7"), ("AdamS eta=0.01", 7, "7")):  # the highest and the lowest
         page.mouse.move(*canvas.evaluate(PLACE, [name, epoch - 1]))
         page.locator("#figure-0 .hoverlayer .hovertext", has_text=f"epoch {epoch}: ").wait_for()
-        values = [one.epochs[epoch - 1]["train_loss"] for one in lively if one.label == name and not one.diverged]
+        values = [made.epochs[epoch - 1]["train_loss"] for made in lively if made.label == name and not made.diverged]
         shown = re.fullmatch(rf"{re.escape(name)}epoch {epoch}: (\S+) ± (\S+) \(n={n}\)", label.text_content())
         assert [float(number) for number in shown.groups()] == pytest.approx(
             [statistics.fmean(values), statistics.stdev(values)],
@@ -285,15 +285,15 @@ def test_nothing_a_user_wrote_becomes_html(visit, run, tmp_path):
         for seed in range(2)
     ]
     hostile = dict.fromkeys(("surefoot", "torch", "python", "platform", "cpu", "commit", "time"), HOSTILE)
-    for index, one in enumerate(runs):
-        task = replace(one.config.task, batch_size=HOSTILE)
-        runs[index] = replace(one, config=replace(one.config, task=task, provenance=Provenance(**hostile)))
-        for record in one.epochs:
+    for index, made in enumerate(runs):
+        task = replace(made.config.task, batch_size=HOSTILE)
+        runs[index] = replace(made, config=replace(made.config, task=task, provenance=Provenance(**hostile)))
+        for record in made.epochs:
             record[HOSTILE] = 0.5
     axis, point = Axis(HOSTILE), Line(HOSTILE, [1], [1], text=[HOSTILE])
     extra = Section(HOSTILE, HOSTILE, panels=[Panel(HOSTILE, [point], axis, axis, HOSTILE, rows=[(HOSTILE, HOSTILE)])])
-    found = [Finding(HOSTILE, "note", HOSTILE)]
-    path = write_report(runs, tmp_path / "r.html", HOSTILE, [extra], findings=found, command=HOSTILE)
+    findings = [Finding(HOSTILE, "note", HOSTILE)]
+    path = write_report(runs, tmp_path / "r.html", HOSTILE, [extra], findings=findings, command=HOSTILE)
     page = visit(path)
     assert page.title() == HOSTILE
     assert page.locator("h1").inner_text() == HOSTILE

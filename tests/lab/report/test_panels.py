@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from surefoot.lab.report.panels import shortened
+from dataclasses import replace
+
+import pytest
+
+from surefoot.lab.analyse.groups import group_runs
+from surefoot.lab.report.panels import curves_panel, sensitivity, shortened
 
 
 def test_shortened_labels_stay_apart():
@@ -16,3 +21,40 @@ def test_shortened_labels_stay_apart():
     assert len(set(shortened(far))) == 4
     assert max(map(len, shortened(far))) <= 39
     assert shortened([]) == []
+
+
+def test_mean_curves_are_those_of_finished_runs(run):
+    runs = [run("Adam", seed, epochs=4, final=0.1 * (1 + seed)) for seed in range(3)]
+    [group] = group_runs([*runs, run("Adam", 3, epochs=4, done=2)])
+    panel = curves_panel(group, "valid_loss", log=True)
+    [line] = panel.lines
+    assert (line.label, list(line.x), line.y[-1]) == ("Adam (n=3)", [1.0, 2.0, 3.0, 4.0], pytest.approx(0.2))
+    assert line.band[-1] == (pytest.approx(0.1), pytest.approx(0.3))
+    assert (panel.y.title, panel.y.scale) == ("validation loss", "log")
+    assert curves_panel(group, "valid_loss", band=False).lines[0].band == ()
+
+
+def test_a_fork_begins_where_it_was_forked(run):
+    whole = run("Adam", 0, epochs=4)
+    [group] = group_runs([replace(whole, epochs=whole.epochs[2:])])
+    assert list(curves_panel(group, "valid_loss").lines[0].x) == [3.0, 4.0]
+
+
+def test_an_option_that_contestants_differ_in_is_drawn(run):
+    runs = [
+        run(f"AdamS eta={eta}", seed, optimizer="surefoot.AdamS", kwargs={"eta": eta}, diverged=eta == 1 and seed == 0)
+        for eta in (0.01, 0.1, 1)
+        for seed in range(2)
+    ]
+    [group] = group_runs([run("Adam", 0), *runs])
+    series = {contestant.label: i for i, contestant in enumerate(group.contestants)}
+    [panel] = sensitivity(group, "valid_loss", series)
+    level, sweep = panel.lines
+    assert (level.label, list(level.x)) == ("Adam (baseline)", [0.01, 1])
+    assert (sweep.label, list(sweep.x), sweep.markers.symbol) == (
+        "AdamS",
+        [0.01, 0.1, 1],
+        [*["circle"] * 2, "circle-open"],
+    )
+    assert sweep.text[2].endswith("(n=1, 1 diverged)")
+    assert (panel.x.title, panel.x.scale, list(panel.x.ticks)) == ("eta", "log", [0.01, 0.1, 1])

@@ -24,7 +24,7 @@ MEGABYTES_6 = 6_000_000
 def test_a_report_that_would_be_too_big_is_thinned_and_says_so(paired_runs, tmp_path):
     tasks = [{"name": f"task {i}", "batch_size": 1, "data": "", "settings": {}} for i in range(6)]
     labels = {"Adam": 0.0} | {f"AdamS eta={i}": 0.001 * i for i in range(11)}
-    runs = [one for task in tasks for one in paired_runs(labels, seeds=10, epochs=60, task=task)]
+    runs = [made for task in tasks for made in paired_runs(labels, seeds=10, epochs=60, task=task)]
     path = write_report(runs, tmp_path / "report.html")
     assert path.stat().st_size < MEGABYTES_6
     text = path.read_text()
@@ -70,9 +70,9 @@ def test_commands_are_those_that_were_recorded(run, tmp_path):
         return html.unescape(page[page.index(">How to get it again</h2>") : page.index("<footer>")])
 
     def recorded(command, seed):
-        one = run("Adam", seed)
-        provenance = replace(one.config.provenance, command=command)
-        return replace(one, config=replace(one.config, provenance=provenance))
+        made = run("Adam", seed)
+        provenance = replace(made.config.provenance, command=command)
+        return replace(made, config=replace(made.config, provenance=provenance))
 
     lines = [
         "surefoot compare digits-mlp -o adam --seeds 2",

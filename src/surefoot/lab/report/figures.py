@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 BUDGET = 950_000
 #: Curves drawn at first; the others wait for a click.
 MOST_SHOWN = 8
-#: What one number takes in the file, on average.
+#: Bytes of a number in the file, on average.
 _NUMBER = 7.5
 
 
@@ -180,16 +180,16 @@ class CurveData:
     """The learning curves of one task.
 
     Args:
-        entries: one per contestant: label, series (its colour and dash), seeds, and for group metric one list of
-            values per seed; steps and seconds stand beside them.
+        entries: one per contestant: label, series (its colour and dash), seeds, and for each metric one list of
+            values per seed; also steps and seconds.
         epochs: the epochs that the lists hold, the same for all; what a run did not record is None.
-        every: 1 when all epochs are there, k when only every k-th is.
+        stride: 1 if all epochs are there, k if only every k-th is.
         hidden: labels that are not drawn until asked for.
     """
 
     entries: list[dict[str, Any]] = field(default_factory=list)
     epochs: list[int] = field(default_factory=list)
-    every: int = 1
+    stride: int = 1
     hidden: list[str] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
@@ -206,15 +206,15 @@ def curve_data(
 ) -> list[CurveData]:
     """The curves of every task, thinned alike so that together they keep to the budget."""
     numbers = sum(len(run.epochs) * (len(metrics) + 1) for group in groups for run in group.runs)
-    every = max(1, math.ceil(numbers * _NUMBER / budget))
-    return [_group_curves(group, metrics, series, every) for group in groups]
+    stride = max(1, math.ceil(numbers * _NUMBER / budget))
+    return [_group_curves(group, metrics, series, stride) for group in groups]
 
 
-def _group_curves(group: TaskGroup, metrics: Sequence[str], series: dict[str, int], every: int) -> CurveData:
+def _group_curves(group: TaskGroup, metrics: Sequence[str], series: dict[str, int], stride: int) -> CurveData:
     recorded = sorted({record["epoch"] for run in group.runs for record in run.epochs})
     # every k-th epoch, counted back from the last, and the first; a fork does not begin at 1
-    epochs = sorted({*recorded[:1], *recorded[::-every]})
-    data = CurveData(epochs=epochs, every=every, hidden=_hidden(group, metrics))
+    epochs = sorted({*recorded[:1], *recorded[::-stride]})
+    data = CurveData(epochs=epochs, stride=stride, hidden=_hidden(group, metrics))
     for contestant in group.contestants:
         # A run that diverged has fewer steps in its last epoch; where all did, theirs are all there is.
         steps = {

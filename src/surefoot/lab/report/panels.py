@@ -27,9 +27,9 @@ def curves_panel(group: TaskGroup, metric: str, *, band: bool = True, log: bool 
 def sensitivity(group: TaskGroup, metric: str, series: dict[str, int]) -> list[Panel]:
     """Final metric against eta or lr, one line per optimizer, when contestants differ in that option alone."""
     panels = []
-    found = sweeps(group)
-    for option in dict.fromkeys(name for name, _ in found):
-        groups = [contestants for name, contestants in found if name == option]
+    all_sweeps = sweeps(group)
+    for option in dict.fromkeys(name for name, _ in all_sweeps):
+        groups = [contestants for name, contestants in all_sweeps if name == option]
         swept = {id(contestant) for contestants in groups for _, contestant in contestants}
         values = sorted({value for contestants in groups for value, _ in contestants})
         lines = [_sweep(contestants, metric, series) for contestants in groups]
@@ -130,7 +130,7 @@ def _missed(row: Comparison) -> str:
 
 
 def shortened(labels: Sequence[str], most: int = 36) -> list[str]:
-    """Labels cut to so many letters, and no two that differ alike: in the middle, or else around what differs.
+    """Labels cut to `most` letters, in the middle or, if two would look the same, around the place where they differ.
 
     >>> shortened(["Adam", "AdamS eta=0.1 weighting=unit"], 12)
     ['Adam', 'AdamS …=unit']
@@ -143,7 +143,7 @@ def shortened(labels: Sequence[str], most: int = 36) -> list[str]:
         short if len(group) == 1 else _around(label, _difference(group), most)
         for label, short, group in zip(labels, cut, groups)
     ]
-    # labels that differ in several far places may still look alike: then their row tells them apart
+    # labels that differ in several far places may still look alike: then they begin with the number of their row
     return [
         f"{row}: {short}" if len({other for other, its in zip(labels, cut) if its == short}) > 1 else short
         for row, short in enumerate(cut, start=1)

@@ -250,8 +250,8 @@ def _intervals(rows: Sequence[Comparison]) -> list[Interval]:
 
 
 def _learning_curves(summary: Summary, data: Sequence[CurveData], series: dict[str, int]) -> Section:
-    thinned = max(block.every for block in data)
-    note = f" To keep this file small, curves show every {thinned}th epoch." if thinned > 1 else ""
+    stride = max(block.stride for block in data)
+    note = f" To keep this file small, curves show every {stride}th epoch." if stride > 1 else ""
     lead = (
         "The mean over seeds; a run that diverged leaves the mean at its ✕. Where curves lie on each other, "
         f"look at them minus the baseline, seed by seed.{note}"
