@@ -16,14 +16,13 @@ import torch
 from surefoot.lab.results import Results
 from surefoot.lab.run.pool import InProcess, MakePool, OnEvent, Outcome, Processes, RunJob, TaskSource, run_all
 from surefoot.lab.run.progress import make_progress
-from surefoot.lab.run.runner import is_done
 from surefoot.lab.spec.builtin import NAMED, PAPER_WEIGHT_DECAY
 from surefoot.lab.spec.code import FAULTS
 from surefoot.lab.spec.config import ForkConfig, Purpose, RunConfig, TaskConfig, folder_of
 from surefoot.lab.spec.contestant import Contestant, parse_all
 from surefoot.lab.spec.options import PoolName, RunOptions, check_count, check_device, shows_options
 from surefoot.lab.spec.task import Task
-from surefoot.lab.store import Run, StoreError, read_run, record_directions
+from surefoot.lab.store import Run, StoreError, is_done, read_run, record_directions
 
 #: The paper's method next to its baseline; what `surefoot compare` shows when nothing is asked for.
 DEMO_OPTIMIZERS = ("adam", "adamucb", "adamcb", "adams")

@@ -28,7 +28,7 @@ from surefoot.lab.spec.config import FORMAT, ConfigError, RunConfig
 class StoreError(RuntimeError):
     """A run folder that cannot be read or written; the message says which file, why and how to go on.
 
-    `fatal` tells that no other run could be written either: the disk is full or the folder read-only.
+    With `fatal` no other run could be written either: the disk is full or the folder read-only.
     """
 
     fatal = False
@@ -204,6 +204,35 @@ def _advice(folder: Path, config: Mapping[str, Any] | None = None) -> str:
 def write_config(folder: Path, config: RunConfig) -> None:
     """Write `config.json` of a run folder."""
     write_atomic(folder / "config.json", (json.dumps(config.to_json(), indent=1, allow_nan=False) + "\n").encode())
+
+
+def is_done(folder: Path, config: RunConfig) -> bool:
+    """Whether a folder holds this run to its end, or to its divergence."""
+    if not (folder / "config.json").exists():
+        return False
+    recorded = read_run(folder)
+    if recorded.config.key != config.key:
+        raise StoreError(
+            f"{folder} holds another run than its name says (key {recorded.config.key[:12]}, expected "
+            f"{config.key[:12]}); move it away or choose another --out folder"
+        )
+    return recorded.diverged or last_epoch(recorded.epochs) >= config.epochs
+
+
+def claim(folder: Path, config: RunConfig) -> None:
+    """Write the configuration of a new run; in a recorded one update only the epochs and the machine."""
+    if (folder / "config.json").exists():
+        recorded = read_config(folder)
+        updated = replace(
+            recorded,
+            epochs=max(recorded.epochs, config.epochs),
+            provenance=recorded.provenance.with_resumed(config.provenance),
+        )
+        if updated != recorded:
+            write_config(folder, updated)
+    else:
+        write_config(folder, config)
+    (folder / "error.txt").unlink(missing_ok=True)
 
 
 def read_metrics(path: Path) -> tuple[list[dict[str, Any]], int]:

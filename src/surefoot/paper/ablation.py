@@ -20,7 +20,7 @@ from torch.optim.optimizer import ParamsT
 from surefoot.lab.analyse.groups import preferred
 from surefoot.lab.spec.builtin import PAPER_WEIGHT_DECAY
 from surefoot.lab.spec.code import RECORDED_AS
-from surefoot.lab.spec.contestant import written
+from surefoot.lab.spec.contestant import write_spec
 from surefoot.lab.store import Run
 from surefoot.paper.published import Configuration, eta_of
 from surefoot.statistics import LossStats
@@ -129,7 +129,7 @@ class Variant:
     @property
     def spec(self) -> str:
         """How the lab writes it."""
-        return written(self.name, {**self.options, **({"schedule": self.schedule} if self.schedule else {})})
+        return write_spec(self.name, {**self.options, **({"schedule": self.schedule} if self.schedule else {})})
 
     def at(self, lr: float) -> Variant:
         """The same at a learning rate."""

@@ -18,7 +18,7 @@ from surefoot.lab.experiments import compare, prepare
 from surefoot.lab.results import Results
 from surefoot.lab.run.progress import duration
 from surefoot.lab.spec.config import RunConfig, TaskConfig, folder_of
-from surefoot.lab.spec.contestant import written
+from surefoot.lab.spec.contestant import write_spec
 from surefoot.lab.spec.options import RunOptions
 from surefoot.lab.store import Run, last_epoch, read_run, read_runs
 from surefoot.paper import ablation
@@ -66,7 +66,7 @@ def spec_of(optimizer: str, eta: float | None, *, reference: bool = False) -> st
     ('adam', 'adamcb:eta=5e-05,reference=True')
     """
     options = {} if eta is None else {"eta": eta, **({"reference": True} if reference else {})}
-    return written(optimizer.lower(), options)
+    return write_spec(optimizer.lower(), options)
 
 
 def planned(

@@ -11,7 +11,6 @@ import time
 import traceback
 import zipfile
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,12 +25,12 @@ from surefoot.lab.store import (
     MetricsLog,
     Run,
     StoreError,
+    claim,
+    is_done,
     last_epoch,
     open_folder,
-    read_config,
     read_run,
     write_atomic,
-    write_config,
 )
 
 if TYPE_CHECKING:
@@ -72,7 +71,7 @@ def run(
     with open_folder(folder, wait=wait):
         if is_done(folder, config):  # by the command we waited for
             return read_run(folder)
-        _claim(folder, config)
+        claim(folder, config)
         log = MetricsLog(folder / "metrics.jsonl")
         try:
             with pinned_arithmetic(config.threads):
@@ -96,35 +95,6 @@ def contestant_of(config: RunConfig) -> Contestant:
     optimizer = config.optimizer
     options = {name: lists_to_tuples(value) for name, value in optimizer.options.items()}
     return Contestant(optimizer.label, optimizer.class_path, options, spec=optimizer.spec, schedule=optimizer.schedule)
-
-
-def is_done(folder: Path, config: RunConfig) -> bool:
-    """Whether a folder holds this run to its end, or to its divergence."""
-    if not (folder / "config.json").exists():
-        return False
-    recorded = read_run(folder)
-    if recorded.config.key != config.key:
-        raise StoreError(
-            f"{folder} holds another run than its name says (key {recorded.config.key[:12]}, expected "
-            f"{config.key[:12]}); move it away or choose another --out folder"
-        )
-    return recorded.diverged or last_epoch(recorded.epochs) >= config.epochs
-
-
-def _claim(folder: Path, config: RunConfig) -> None:
-    """Write the configuration of a new run; in a recorded one update only the epochs and the machine."""
-    if (folder / "config.json").exists():
-        recorded = read_config(folder)
-        updated = replace(
-            recorded,
-            epochs=max(recorded.epochs, config.epochs),
-            provenance=recorded.provenance.with_resumed(config.provenance),
-        )
-        if updated != recorded:
-            write_config(folder, updated)
-    else:
-        write_config(folder, config)
-    (folder / "error.txt").unlink(missing_ok=True)
 
 
 def _restore(trainer: Trainer, folder: Path, config: RunConfig, log: MetricsLog, start: Path | None) -> int:

@@ -25,7 +25,7 @@ from contextlib import contextmanager, suppress
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -56,24 +56,29 @@ def error_text(error: BaseException) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
-def load_file(path: Path, name: str) -> ModuleType:
+def load_file(path: Path, name: str, again: Literal["always", "if edited", "never"] = "always") -> ModuleType:
     """Run a Python file as a module.
 
     Args:
         path: the file; its neighbours can be imported by it.
         name: what the module's name begins with; a hash of the path follows.
+        again: when to run a file that was loaded before: a class that is loaded twice is two classes.
     """
     path = path.expanduser().resolve()
+    name = f"{name}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+    if name in sys.modules and again == "never":
+        return sys.modules[name]
     if not path.is_file():
         raise CodeError(f"there is no file {path}")
     # The file's neighbours are importable, as when it is run as a script; last, so that they hide nothing.
     if str(path.parent) not in sys.path:
         sys.path.append(str(path.parent))
-    name = f"{name}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+    content = path.read_bytes()
+    if name in sys.modules and again == "if edited" and _SEEN[name].content == content:
+        return sys.modules[name]
     module = ModuleType(name)
     module.__file__ = str(path)
     sys.modules[name] = module  # dataclasses and pickle look their own module up there
-    content = path.read_bytes()
     _SEEN[name] = _ModuleText.read(module, content)
     try:
         # Not through an import: its bytecode cache can miss an edit made within the same second.
@@ -260,8 +265,8 @@ class _Description:
         text = "" if _is_user_defined(type(value)) else repr(value)
         shown = "" if " at 0x" in text.lower() or isinstance(value, nn.Module) else text
         # For objects of third-party classes only plain attributes are hashed, so that cached values do not count.
-        every = _is_user_defined(type(value)) or dataclasses.is_dataclass(value) or isinstance(value, nn.Module)
-        counted = {name: kept for name, kept in attributes.items() if every or _is_plain(kept)}
+        all_count = _is_user_defined(type(value)) or dataclasses.is_dataclass(value) or isinstance(value, nn.Module)
+        counted = {name: kept for name, kept in attributes.items() if all_count or _is_plain(kept)}
         return f"{self.of(type(value))}{shown}{self.of(counted)}"
 
 
@@ -308,8 +313,8 @@ def _check_not_edited(module: ModuleType, content: bytes) -> None:
         written = {code.co_code for code in _nested(compile(content, str(module.__file__), "exec", dont_inherit=True))}
         classes = [value for value in vars(module).values() if isinstance(value, type)]
         values = [value for namespace in (module, *classes) for value in vars(namespace).values()]
-        functions = [_unwrapped(value) for value in values if isinstance(value, FunctionType)]
-        if all(one.__code__.co_code in written for one in functions if one.__code__.co_filename == module.__file__):
+        loaded = [_unwrapped(value).__code__ for value in values if isinstance(value, FunctionType)]
+        if all(code.co_code in written for code in loaded if code.co_filename == module.__file__):
             return
     raise CodeError(f"{module.__file__} was edited after it was imported; import it again and repeat the command")
 
@@ -378,7 +383,7 @@ def _function_text(code: CodeType, lines: list[str]) -> str:
             return "".join(inspect.getblock(lines[code.co_firstlineno - 1 :]))
         return ""
     places = [(a, b, c, d) for a, b, c, d in code.co_positions() if a and b and c is not None and d]
-    if not places:  # Python was told to keep no columns
+    if not places:  # Python runs without columns (-X no_debug_ranges)
         return "".join(lines[code.co_firstlineno - 1 : code.co_firstlineno])
     (first, start), (last, end) = min((p[0], p[2]) for p in places), max((p[1], p[3]) for p in places)
     text = [line.encode() for line in lines[first - 1 : last]]

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -24,7 +23,7 @@ _SPEC = re.compile(r"(?P<path>[^:=]+(?::[A-Za-z_][\w.]*(?=$|:))?)(?::(?P<options
 _SCHEDULES = ("cosine",)
 #: Options that are numbers in every optimizer that has them.
 _NUMBERS = ("lr", "weight_decay", "eta", "momentum", "eps")
-#: Words that are no texts: as one, "no" would count as true.
+#: Words that are values: as a text, "no" would count as true.
 _WORDS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False, "none": None}
 _WANTED = "give an optimizer class, or a function that makes an optimizer of a model's parameters"
 
@@ -33,8 +32,8 @@ _WANTED = "give an optimizer class, or a function that makes an optimizer of a m
 class Contestant:
     """An optimizer class and its options, to be built once per run.
 
-    >>> one = Contestant.parse("adam:lr=3e-4,betas=(0.9,0.99)")
-    >>> one.label, one.class_path, one.kwargs
+    >>> adam = Contestant.parse("adam:lr=3e-4,betas=(0.9,0.99)")
+    >>> adam.label, adam.class_path, adam.kwargs
     ('Adam lr=0.0003 betas=(0.9,0.99)', 'torch.optim.Adam', {'lr': 0.0003, 'betas': (0.9, 0.99)})
     """
 
@@ -77,13 +76,23 @@ class Contestant:
         if schedule is not None and schedule not in _SCHEDULES:
             raise ValueError(f"unknown schedule {schedule!r}; choose {' or '.join(_SCHEDULES)}, or leave it out")
         given = None if isinstance(class_path, str) else class_path
-        found = load_class(class_path, again=True) if isinstance(class_path, str) else class_path
-        if not hasattr(found, "__name__"):  # functools.partial
-            raise ValueError(f"{found!r} has no name to show in the results; give its class, and options with it")
-        class_path = class_path if isinstance(class_path, str) else _path_of(found)
+        optimizer = load_class(class_path, again=True) if isinstance(class_path, str) else class_path
+        if not hasattr(optimizer, "__name__"):  # functools.partial
+            raise ValueError(f"{optimizer!r} has no name to show in the results; give its class, and options with it")
+        class_path = class_path if isinstance(class_path, str) else _path_of(optimizer)
         shown = {**options, "schedule": schedule} if schedule else options
-        label = label or " ".join([found.__name__, *(f"{name}={_short(value)}" for name, value in shown.items())])
-        return cls(label, class_path, options, spec or written(class_path, shown), schedule, given)
+        label = label or " ".join([optimizer.__name__, *(f"{name}={_short(value)}" for name, value in shown.items())])
+        return cls(label, class_path, options, spec or write_spec(class_path, shown), schedule, given)
+
+    def with_options(self, options: Mapping[str, Any]) -> Contestant:
+        """The same optimizer with more options, also in its spec.
+
+        >>> Contestant.parse("adams:weight_decay=0").with_options({"eta": 0.01}).spec
+        'adams:weight_decay=0,eta=0.01'
+        """
+        kwargs = {**self.kwargs, **options, **({"schedule": self.schedule} if self.schedule else {})}
+        spec = write_spec(self.spec, options, "," if self.kwargs or self.schedule else ":")
+        return Contestant.create(None, self.given or self.class_path, kwargs, spec=spec)
 
     @property
     def cls(self) -> type[torch.optim.Optimizer]:
@@ -121,7 +130,7 @@ class Contestant:
             raise TypeError(f"{self.spec!r}: {error}") from error
 
     def check(self, **defaults: Any) -> None:
-        """Refuse options that the class refuses, before anything is trained; a stranger's class is asked by its runs.
+        """Refuse options that a class of torch or surefoot refuses, before anything is trained.
 
         >>> Contestant.parse("adam:lr=-1").check()
         Traceback (most recent call last):
@@ -148,11 +157,11 @@ class Contestant:
 
     def _needs(self, name: str) -> bool:
         """Whether an option has a default other than None."""
-        own = inspect.signature(self.cls).parameters.get(name)
-        return own is not None and own.default is not None
+        parameter = inspect.signature(self.cls).parameters.get(name)
+        return parameter is not None and parameter.default is not None
 
     def code(self) -> str:
-        """Digest of the class's code, '' for torch and surefoot: an edited optimizer is another one."""
+        """Fingerprint of the class, '' for those of torch and surefoot: an edited optimizer is another optimizer."""
         return fingerprint(self.given) if self.given is not None else _code_when_loaded(self.cls)
 
     def check_code(self, recorded: str) -> None:
@@ -167,9 +176,9 @@ class Contestant:
 
 
 def parse_all(specs: Sequence[str | Contestant | type[torch.optim.Optimizer]]) -> list[Contestant]:
-    """Contestants with labels made distinct.
+    """Contestants with distinct labels.
 
-    >>> [one.label for one in parse_all(["adam", "adam:lr=0.01"])]
+    >>> [contestant.label for contestant in parse_all(["adam", "adam:lr=0.01"])]
     ['Adam', 'Adam lr=0.01']
     """
     contestants: list[Contestant] = []
@@ -182,19 +191,23 @@ def parse_all(specs: Sequence[str | Contestant | type[torch.optim.Optimizer]]) -
             spec = Contestant.create(None, spec)
         elif not isinstance(spec, Contestant):
             raise ValueError(_refused(spec))
-        same = [one for one in contestants if _identity(one) == _identity(spec)]
+        same = [other for other in contestants if _identity(other) == _identity(spec)]
         if same:
             raise ValueError(f"the optimizers {same[0].spec!r} and {spec.spec!r} are the same; give each once")
         contestants.append(spec)
-    labels = [one.label for one in contestants]
-    for index, one in enumerate(contestants):
-        if labels.count(one.label) > 1:
-            contestants[index] = replace(one, label=f"{one.label} ({one.class_path})")
-    for index, one in enumerate(contestants):
-        twins = [other for other in contestants[:index] if other.label == one.label]
-        if twins:
-            contestants[index] = replace(one, label=f"{one.label} #{len(twins) + 1}")
-    return contestants
+    return _with_distinct_labels(contestants)
+
+
+def _with_distinct_labels(contestants: list[Contestant]) -> list[Contestant]:
+    """Contestants of one label with their class paths, and where these are the same too, with numbers."""
+    labels = [contestant.label for contestant in contestants]
+    distinct: list[Contestant] = []
+    for contestant in contestants:
+        if labels.count(contestant.label) > 1:
+            contestant = replace(contestant, label=f"{contestant.label} ({contestant.class_path})")
+        same = sum(other.label.partition(" #")[0] == contestant.label for other in distinct)
+        distinct.append(replace(contestant, label=f"{contestant.label} #{same + 1}") if same else contestant)
+    return distinct
 
 
 def _refused(spec: Any) -> str:
@@ -230,29 +243,31 @@ def load_class(path: str, *, again: bool = False) -> type[torch.optim.Optimizer]
     if not colon and path.endswith(".py"):
         raise ValueError(f"{path!r} is a file and not yet an optimizer; name the class in it, like '{path}:MyClass'")
     try:
-        module = _load_file(module_name, again) if module_name.endswith(".py") else import_module(module_name)
-        found: Any = module
+        if module_name.endswith(".py"):
+            value: Any = load_file(Path(module_name), "surefoot_contestant", "if edited" if again else "never")
+        else:
+            value = import_module(module_name)
         for part in name.split("."):
-            found = getattr(found, part)
+            value = getattr(value, part)
     except (CodeError, ImportError, AttributeError) as error:
         if colon and module_name.lower() in _short_names():  # adams:eta
             raise ValueError(
                 f"cannot read the options of {path!r}; give {name} a value, like '{module_name}:{name}=1e-4'"
             ) from error
         raise ValueError(f"cannot import the optimizer {path!r}: {error}") from error
-    if not callable(found) or inspect.isbuiltin(found) or (isinstance(found, type) and not hasattr(found, "step")):
-        raise ValueError(f"{path!r} is not an optimizer class but {found!r}")
-    return found
+    if not callable(value) or inspect.isbuiltin(value) or (isinstance(value, type) and not hasattr(value, "step")):
+        raise ValueError(f"{path!r} is not an optimizer class but {value!r}")
+    return value
 
 
-def written(path: str, options: Mapping[str, Any], between: str = ":") -> str:
-    """How a command names an optimizer with its options; `between` is a comma where it has some already.
+def write_spec(path: str, options: Mapping[str, Any], separator: str = ":") -> str:
+    """How a command names an optimizer with its options: what `Contestant.parse` reads.
 
-    >>> written("adams", {"eta": 0.1, "weighting": "unit"}), written("adams:eta=0.1", {"lr": 1e-05}, between=",")
-    ('adams:eta=0.1,weighting=unit', 'adams:eta=0.1,lr=1e-05')
+    >>> write_spec("adams", {"eta": 0.1, "weighting": "unit"})
+    'adams:eta=0.1,weighting=unit'
     """
     words = (f"{name}={value if isinstance(value, str) else repr(value)}" for name, value in options.items())
-    return f"{path}{between}{','.join(words)}" if options else path
+    return f"{path}{separator}{','.join(words)}" if options else path
 
 
 def _path_of(cls: type) -> str:
@@ -280,28 +295,10 @@ _CODES: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
 
 
 def _code_when_loaded(cls: Any) -> str:
-    """The digest that a class had before it was used: one that counts its instances is still the same."""
+    """The fingerprint of a class before it was used: a class that counts its instances stays the same."""
     if cls not in _CODES:
         _CODES[cls] = fingerprint(cls)
     return _CODES[cls]
-
-
-#: Files that were loaded, by path, with the text they had: a class loaded twice would be two classes.
-_FILES: dict[Path, tuple[bytes, ModuleType]] = {}
-
-
-def _load_file(path: str, again: bool) -> ModuleType:
-    file = Path(path).expanduser().resolve()
-    if file not in _FILES or (again and _FILES[file][0] != _text(file)):
-        _FILES[file] = _text(file), load_file(file, "surefoot_contestant")
-    return _FILES[file][1]
-
-
-def _text(file: Path) -> bytes:
-    try:
-        return file.read_bytes()
-    except OSError:  # load_file tells it
-        return b""
 
 
 def accepted_options(cls: Any) -> set[str]:
@@ -312,10 +309,12 @@ def accepted_options(cls: Any) -> set[str]:
     """
     names: set[str] = set()
     parents = cls.__mro__[:-1] if isinstance(cls, type) else ()
-    for maker in [vars(one)["__init__"] for one in parents if "__init__" in vars(one)] or [cls]:
+    for maker in [vars(parent)["__init__"] for parent in parents if "__init__" in vars(parent)] or [cls]:
         parameters = inspect.signature(maker).parameters.values()
-        names |= {one.name for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)}
-        if all(one.kind is not one.VAR_KEYWORD for one in parameters):
+        names |= {
+            option.name for option in parameters if option.kind in (option.POSITIONAL_OR_KEYWORD, option.KEYWORD_ONLY)
+        }
+        if all(option.kind is not option.VAR_KEYWORD for option in parameters):
             break
     return names - {"self", "params"}
 
@@ -336,7 +335,7 @@ def _parse_options(text: str, spec: str) -> dict[str, Any]:
 
 
 def _check_number(name: str, value: Any, spec: str) -> None:
-    """Refuse a learning rate that is a word, and numbers that are none: torch tells neither with its value."""
+    """Refuse a learning rate that is a word, and nan and inf: the messages of torch do not show the value."""
     nothing = isinstance(value, float) and not math.isfinite(value)
     word = name in _NUMBERS and isinstance(value, str | bool)
     if nothing or word or (isinstance(value, str) and value.lower() in ("nan", "inf")):
@@ -364,5 +363,5 @@ def _short(value: Any) -> str:
     return getattr(value, "__name__", None) or str(value)
 
 
-def _identity(one: Contestant) -> tuple[Any, ...]:
-    return one.cls, sorted(one.kwargs.items(), key=lambda item: item[0]), one.schedule
+def _identity(contestant: Contestant) -> tuple[Any, ...]:
+    return contestant.cls, sorted(contestant.kwargs.items(), key=lambda item: item[0]), contestant.schedule

@@ -95,11 +95,11 @@ def read_idx(path: Path, dimensions: int) -> Tensor:
             f"(it starts with {bytes(content[:4]).hex()}); {_AGAIN}"
         )
     shape = [int.from_bytes(content[at : at + 4], "big") for at in range(4, header, 4)]
-    promised, found = math.prod(shape), len(content) - header
-    if promised != found or promised == 0:
-        problem = "is truncated" if found < promised else "is corrupt"
+    promised, there = math.prod(shape), len(content) - header
+    if promised != there or promised == 0:
+        problem = "is truncated" if there < promised else "is corrupt"
         size = " x ".join(map(str, shape))
-        raise DataError(f"{path} {problem}: its header promises {size} bytes and {found} follow; {_AGAIN}")
+        raise DataError(f"{path} {problem}: its header promises {size} bytes and {there} follow; {_AGAIN}")
     return torch.frombuffer(content, dtype=torch.uint8, offset=header).reshape(shape)
 
 
@@ -173,7 +173,7 @@ def _digits() -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def _mnist(folder: Path) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    found = []
+    parts = []
     for part in ("train", "t10k"):
         image_file, label_file = (_raw_or_gz(folder, f"{part}-{kind}") for kind in ("images-idx3", "labels-idx1"))
         images, labels = read_idx(image_file, 3), read_idx(label_file, 1)
@@ -182,8 +182,8 @@ def _mnist(folder: Path) -> tuple[Tensor, Tensor, Tensor, Tensor]:
                 f"{image_file} has {len(images)} images and {label_file} has {len(labels)} labels: "
                 f"they do not belong together; delete both and get the official files again"
             )
-        found += [images.unsqueeze(1), _labels(labels, label_file)]
-    return found[0], found[1], found[2], found[3]
+        parts += [images.unsqueeze(1), _labels(labels, label_file)]
+    return parts[0], parts[1], parts[2], parts[3]
 
 
 def _raw_or_gz(folder: Path, stem: str) -> Path:
@@ -292,7 +292,7 @@ def fetch(name: str, cache: Path | None = None) -> Path:
 
 def _download(name: str, file: str, sha256: str, folder: Path, cache: Path) -> None:
     pooch = require("pooch", extra="lab")
-    # pooch needs requests itself; its exceptions are OSErrors, so they are told apart before fetch sees them.
+    # The errors of requests, which pooch needs itself, are OSErrors: caught here, or `fetch` would blame the disk.
     network_error = require("requests", extra="lab").RequestException
     reasons = []
     for mirror in SOURCES[name].mirrors:
@@ -313,7 +313,7 @@ def _download(name: str, file: str, sha256: str, folder: Path, cache: Path) -> N
 
 
 def _reason(error: Exception) -> str:
-    """A network error as a reader wants it: requests nests the cause deep inside reprs of its own objects."""
+    """A network error in a few words: requests nests the cause deep inside its objects."""
     response = getattr(error, "response", None)
     if response is not None:
         return f"the server answered {response.status_code}"

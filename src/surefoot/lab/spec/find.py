@@ -66,9 +66,9 @@ def _user_task(spec: str, data_dir: str | os.PathLike[str] | None, overrides: Ma
     if not colon or not name.isidentifier():  # a colon can also be part of a path
         place, name = spec, ""
     module = _load_file(Path(place)) if place.endswith(".py") else _import(place, spec)
-    found = _pick(module, name, place)
-    taken = {} if isinstance(found, Task) else _accepted(found, spec, data_dir, overrides)
-    task = found if isinstance(found, Task) else _call(found, spec, taken)
+    value = _pick(module, name, place)
+    taken = {} if isinstance(value, Task) else _accepted(value, spec, data_dir, overrides)
+    task = value if isinstance(value, Task) else _call(value, spec, taken)
     left = overrides.keys() - taken.keys() - {"batch_size"}
     if left:
         raise TaskError(
@@ -109,10 +109,10 @@ def _pick(module: ModuleType, name: str, place: str) -> Any:
     if name:
         if not hasattr(module, name):
             raise TaskError(f"{place} has no {name!r}; it has {_offers(module)}")
-        found = getattr(module, name)
-        if not isinstance(found, Task) and not callable(found):
-            raise TaskError(f"{name} in {place} is neither a Task nor a function for one but {found!r}")
-        return found
+        value = getattr(module, name)
+        if not isinstance(value, Task) and not callable(value):
+            raise TaskError(f"{name} in {place} is neither a Task nor a function for one but {value!r}")
+        return value
     if isinstance(getattr(module, "task", None), Task) or inspect.isfunction(getattr(module, "task", None)):
         return module.task
     tasks = [value for value in vars(module).values() if isinstance(value, Task)]

@@ -217,7 +217,7 @@ def _as_tensor(part: Any, where: str) -> Tensor:
         tensor = torch.as_tensor(part).clone()
     except TypeError as error:
         raise TaskError(f"{where} has an array of {part.dtype}, which torch does not hold; convert it first") from error
-    # NumPy's numbers are double unless told otherwise, and weights are not.
+    # NumPy's numbers are double by default, and weights are not.
     return tensor.float() if tensor.dtype == torch.float64 and not isinstance(part, Tensor) else tensor
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from surefoot.lab.spec.options import RunOptions
-from surefoot.lab.tune.search import with_options
 from surefoot.lab.tune.study import StudyResult
 
 #: Seeds of the comparison that follows: enough for a claim.
@@ -47,7 +46,7 @@ class Tuning:
     @property
     def specs(self) -> list[str]:
         """The best settings as `compare` reads them."""
-        return [with_options(study.plan.contestant, study.best.options).spec for study in self.studies if study.best]
+        return [study.plan.contestant.with_options(study.best.options).spec for study in self.studies if study.best]
 
     @property
     def warnings(self) -> list[str]:
@@ -92,6 +91,6 @@ def compare_command(
     """The comparison of the best settings on seeds that tuning has not seen."""
     if not spec or not any(study.best for study in studies):
         return []
-    best = [with_options(study.plan.contestant, study.best.options).spec for study in studies if study.best is not None]
+    best = [study.plan.contestant.with_options(study.best.options).spec for study in studies if study.best is not None]
     first = 0 if min(seeds) >= FRESH_SEEDS else max(seeds) + 1
     return options.command("compare", spec, best, range(first, first + FRESH_SEEDS), epochs)

@@ -10,15 +10,15 @@ from __future__ import annotations
 import math
 import statistics
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from surefoot.lab.run.pool import Outcome, Pool, RunJob, TaskSource, run_all
 from surefoot.lab.spec.config import RunConfig, folder_of
-from surefoot.lab.spec.contestant import Contestant, written
+from surefoot.lab.spec.contestant import Contestant
 from surefoot.lab.store import Run, StoreError, last_epoch, read_run
 from surefoot.lab.tune.study import ClaimedTrial, Studies, TuningPlan
 
@@ -90,7 +90,7 @@ class Search:
 
     def _compute(self, claimed: ClaimedTrial, pool: Pool, studies: Studies) -> None:
         """Compute a trial rung by rung, until its end or until it is stopped."""
-        contestant = with_options(claimed.plan.contestant, claimed.options)
+        contestant = claimed.plan.contestant.with_options(claimed.options)
         for rung in claimed.plan.rungs:
             configs = [run_config(claimed, contestant, seed, rung) for seed in claimed.plan.seeds]
             jobs = [
@@ -158,19 +158,6 @@ def rungs_of(epochs: int, prune: bool = True) -> tuple[int, ...]:
     if not prune:
         return (epochs,)
     return tuple(sorted({math.ceil(epochs / 9), math.ceil(epochs / 3), epochs}))
-
-
-def with_options(base: Contestant, options: Mapping[str, Any]) -> Contestant:
-    """An optimizer with these options, written as a spec that `surefoot compare` reads.
-
-    >>> with_options(Contestant.parse("adams:weight_decay=0"), {"eta": 0.01}).spec
-    'adams:weight_decay=0,eta=0.01'
-    """
-    kwargs = {**base.kwargs, **options}
-    spec = written(base.spec, options, between="," if base.kwargs or base.schedule else ":")
-    if base.schedule is not None:
-        kwargs["schedule"] = base.schedule
-    return Contestant.create(None, base.given or base.class_path, kwargs, spec=spec)
 
 
 def run_config(claimed: ClaimedTrial, contestant: Contestant, seed: int, epochs: int) -> RunConfig:
