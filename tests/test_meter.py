@@ -12,7 +12,9 @@ from torch import Tensor
 from torch.nn import Parameter
 
 import surefoot
+from surefoot.meter import Meter, decide
 from surefoot.rules import RULES, Rule, from_objective
+from surefoot.statistics import LossStats, no_statistics, unpack
 
 SEQUENCES: dict[str, list[float]] = {
     "usual": [2.0, 1.5, 2.5, 0.3, 1.1, 3.0],
@@ -182,3 +184,92 @@ def test_an_eta_of_zero_with_unit_weights_changes_nothing(make: Any) -> None:
         for loss in filter(is_sane, losses):
             seen, moved = judge(loss)
             assert (seen["weight"], moved) == (1, 1)
+
+
+# -- the meter itself ------------------------------------------------------------------------------------------------
+
+
+def on_side(stats: LossStats, on_device: bool) -> LossStats:
+    return unpack(torch.tensor(stats, dtype=torch.float64), on_device=on_device)
+
+
+SIDES = pytest.mark.parametrize("on_device", [False, True], ids=["host", "device"])
+BEFORE = LossStats(count=9.0, mean=1.0, std=0.5, best=0.9, skipped=2.0, z=0.1, tilt=0.2, weight=0.3)
+
+
+@SIDES
+@pytest.mark.parametrize(("loss", "sound"), [(math.nan, True), (1e30, True), (2.0, False)])
+def test_a_loss_that_is_not_accepted_changes_only_the_count_of_skipped_steps(
+    loss: float, sound: bool, on_device: bool
+) -> None:
+    meter = Meter(RULES["ucb"], eta=0.1, weighting="unit", beta=0.9)
+    assessment = meter.assess(on_side(BEFORE, on_device), loss, sound)
+    assert not assessment.accepted
+    assert not assessment.usable
+    after = meter.remember(assessment, assessment.usable)
+    assert [float(x) for x in after] == list(BEFORE._replace(skipped=3.0))
+
+
+@SIDES
+def test_a_loss_whose_weight_is_unusable_is_remembered(on_device: bool) -> None:
+    meter = Meter(RULES["ucb"], eta=1e30, weighting="paper", beta=0.9)
+    assessment = meter.assess(on_side(BEFORE, on_device), 2.0)
+    assert assessment.accepted
+    assert not assessment.usable
+    after = meter.remember(assessment, assessment.usable)
+    assert (float(after.count), float(after.skipped), float(after.weight)) == (10, 3, pytest.approx(1e30))
+
+
+@SIDES
+def test_another_groups_weight_may_stop_the_step(on_device: bool) -> None:
+    usable, unusable = (
+        Meter(RULES["ucb"], eta=eta, weighting="paper", beta=0.9).assess(on_side(BEFORE, on_device), 2.0)
+        for eta in (0.1, 1e30)
+    )
+    assert [bool(x) for x in decide([usable, unusable])] == [False, False]
+    assert [bool(x) for x in decide([usable, usable])] == [True, True]
+
+
+def test_groups_on_the_host_and_on_a_device_decide_by_themselves() -> None:
+    """One decision for both would have to wait for the device."""
+    meter = Meter(RULES["ucb"], eta=0.1, weighting="unit", beta=0.9)
+    here, there = (meter.assess(on_side(BEFORE, on_device), 2.0) for on_device in (False, True))
+    bad = meter.assess(on_side(BEFORE, True), math.nan)
+    assert decide([here, there])[0] is True
+    decisions = decide([here, there, bad])
+    assert decisions[0] is True
+    assert [bool(x) for x in decisions[1:]] == [False, False]
+
+
+@SIDES
+@pytest.mark.parametrize(
+    ("loss", "sound", "eta", "words"),
+    [
+        (math.inf, True, 0.1, "the loss is inf"),
+        (2.0, False, 0.1, "a gradient is not finite"),
+        (2.0, True, 1e30, r"weights the gradient by 1e\+30"),
+    ],
+)
+def test_raise_says_what_was_wrong(loss: float, sound: bool, eta: float, words: str, on_device: bool) -> None:
+    meter = Meter(RULES["ucb"], eta=eta, weighting="paper", beta=0.9, nonfinite="raise", owner="AdamS")
+    with pytest.raises(FloatingPointError, match=f"AdamS: .*{words}.*nothing was changed"):
+        meter.assess(on_side(BEFORE, on_device), loss, sound)
+
+
+def test_a_negated_loss_keeps_a_positive_tilt_pessimistic() -> None:
+    meter = Meter(RULES["ucb"], eta=0.1, weighting="unit", beta=0.9, maximize=True)
+    stats = unpack(no_statistics())
+    for loss in (1.0, 3.0):
+        stats = meter.remember(meter.assess(stats, loss), proceed=True)
+    assert stats.mean < 0
+    worse, better = meter.assess(stats, 0.5).weight, meter.assess(stats, 4.0).weight
+    assert better < 1 < worse
+
+
+def test_a_rule_may_have_another_weight() -> None:
+    class Tilted(Rule):
+        def weight(self, tilt: Any, z: Any) -> Any:
+            return math.exp(tilt * z)
+
+    meter = Meter(Tilted("tilted", RULES["ucb"].tilt, eta=0.5), eta=0.5, weighting="unit", beta=0.9)
+    assert meter.assess(BEFORE, 2.0).weight == pytest.approx(math.exp(0.5 * 2.0))

@@ -114,11 +114,12 @@ class Meter:
 
     def remember(self, assessment: Assessment, proceed: bool | Tensor) -> LossStats:
         """The statistics after this step; a step that was not taken is counted as skipped."""
-        after = before = assessment.before
-        if assessment.accepted is not False:
+        before, accepted = assessment.before, assessment.accepted
+        after = before
+        if accepted is not False:
             after = before.with_loss(assessment.loss, float(self.beta), assessment[2:5])
-        if isinstance(assessment.accepted, Tensor):
-            after = choose(assessment.accepted, after, before)
+            if accepted is not True:
+                after = choose(accepted, after, before)
         if proceed is True:
             return after
         if isinstance(proceed, Tensor):
