@@ -162,7 +162,7 @@ def damage_empty(path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [damage_truncate, damage_flip, damage_replace, damage_swap, damage_empty])
-def test_a_damaged_checkpoint_is_told_and_left_as_it_is(
+def test_a_damaged_checkpoint_is_reported_and_left_as_it_is(
     tiny_task: MakeTask, tmp_path: Path, damage: Callable[[Path], None]
 ) -> None:
     task = tiny_task()
@@ -261,7 +261,7 @@ def test_a_disk_that_is_really_full_and_then_read_only(tiny_task: MakeTask, smal
 
 
 @pytest.mark.parametrize(("number", "advice"), [(errno.EROFS, "another --out"), (errno.EACCES, "may write to")])
-def test_a_folder_that_cannot_be_written_is_told(
+def test_a_folder_that_cannot_be_written_is_reported(
     tiny_task: MakeTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, advice: str
 ) -> None:
     def refuse(*_: object, **__: object) -> None:
@@ -274,7 +274,7 @@ def test_a_folder_that_cannot_be_written_is_told(
     assert advice in message
 
 
-def test_an_out_folder_that_is_a_file_is_told(tiny_task: MakeTask, tmp_path: Path) -> None:
+def test_an_out_folder_that_is_a_file_is_reported(tiny_task: MakeTask, tmp_path: Path) -> None:
     (tmp_path / "out").write_text("mine")
     results = compare(tiny_task(), ["sgd"], seeds=1, epochs=1, out=tmp_path / "out", progress=False)
     assert "choose an --out folder that is not a file" in next(iter(results.failures.values()))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from surefoot.lab import compare
 from surefoot.lab.run.pool import Event, OnEvent, Outcome, RunJob
 from surefoot.lab.run.ray import RayPool, cause, make_pool, needs
 from surefoot.lab.run.runner import without_timing
+from surefoot.lab.spec.config import OptimizerConfig, RunConfig, TaskConfig
 from surefoot.lab.store import Run
 
 pytest.importorskip("ray", reason="Ray is not installed; pip install 'surefoot[ray]'")
@@ -129,9 +131,10 @@ def test_an_error_on_a_node_is_reported_as_what_it_is() -> None:
 
 
 def test_a_run_asks_for_its_threads_and_for_a_gpu_when_it_needs_one() -> None:
-    assert needs({"threads": 3, "device": "cpu"}) == {"num_cpus": 3, "num_gpus": 0}
-    assert needs({"threads": 1, "device": "cuda"}) == {"num_cpus": 1, "num_gpus": 1}
-    assert needs({"threads": 1, "device": "cuda:0"}, 0.5, 0.25) == {"num_cpus": 0.5, "num_gpus": 0.25}
+    config = RunConfig(TaskConfig("toy"), OptimizerConfig("Adam"), seed=0, epochs=1, threads=3)
+    assert needs(config) == {"num_cpus": 3, "num_gpus": 0}
+    assert needs(replace(config, threads=1, device="cuda")) == {"num_cpus": 1, "num_gpus": 1}
+    assert needs(replace(config, device="cuda:0"), 0.5, 0.25) == {"num_cpus": 0.5, "num_gpus": 0.25}
 
 
 def test_an_address_where_nobody_answers(tmp_path: Path) -> None:

@@ -211,6 +211,8 @@ class Processes:
     def __init__(self, on_event: OnEvent, jobs: int = 1, threads: int = 1) -> None:
         self._report, self._threads = on_event, threads
         self._lock = threading.Lock()  # for the lists below, and for events of several threads
+        self._pickling = threading.Lock()
+        self._pickled: tuple[TaskSource, bytes] | None = None
         self._workers: list[_Worker] = []
         self._idle: list[_Worker] = []
         self._closed = False
@@ -236,6 +238,8 @@ class Processes:
 
     def _compute(self, job: RunJob) -> Outcome:
         worker = self._take_worker()
+        if worker.source is not job.source:
+            worker.send_source(job.source, self._pickle(job.source))
         outcome = worker.compute(job, self._on_event)
         with self._lock:
             if self._closed:
@@ -261,6 +265,13 @@ class Processes:
             self._workers.append(worker)
             return worker
 
+    def _pickle(self, source: TaskSource) -> bytes:
+        """The source as bytes, made once for all processes: a task may be of hundreds of megabytes."""
+        with self._pickling:
+            if self._pickled is None or self._pickled[0] is not source:
+                self._pickled = source, _dumps(source)
+            return self._pickled[1]
+
     def _on_event(self, event: Event) -> None:
         with self._lock:
             if not self._closed:
@@ -271,7 +282,7 @@ class _Worker:
     """A child process that computes jobs for as long as its parent is there."""
 
     def __init__(self, threads: int) -> None:
-        self._source: TaskSource | None = None
+        self.source: TaskSource | None = None
         self._socket, theirs = socket.socketpair()
         number = str(threads)
         environment = {
@@ -290,12 +301,13 @@ class _Worker:
         theirs.close()
         self._connection = Connection(os.dup(self._socket.fileno()))
 
+    def send_source(self, source: TaskSource, pickled: bytes) -> None:
+        self._send(pickled)
+        self.source = source
+
     def compute(self, job: RunJob, on_event: OnEvent) -> Outcome | None:
-        """Let the process compute a job; None if it died."""
-        if job.source is not self._source:
-            self._send(job.source)
-            self._source = job.source
-        self._send(replace(job, source=SENT))
+        """Let the process compute a job of the source that it was sent; None if it died."""
+        self._send(_dumps(replace(job, source=SENT)))
         while True:
             try:
                 message: Event | Outcome = self._connection.recv()
@@ -322,10 +334,14 @@ class _Worker:
         hint = "; is there enough memory?" if code == -signal.SIGKILL else ""
         return f"its worker process ended {how}{hint}"
 
-    def _send(self, message: TaskSource | RunJob) -> None:
-        data = require("cloudpickle", extra="lab").dumps(message)  # classes and functions of a notebook go by value
+    def _send(self, data: bytes) -> None:
         with suppress(OSError):  # it died, as the next message will show
             self._connection.send_bytes(data)
+
+
+def _dumps(message: TaskSource | RunJob) -> bytes:
+    data: bytes = require("cloudpickle", extra="lab").dumps(message)  # classes and functions of a notebook by value
+    return data
 
 
 def main() -> None:

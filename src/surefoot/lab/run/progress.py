@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from surefoot._extras import require
@@ -33,9 +32,7 @@ class Progress:
         self._began = time.monotonic()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         return None
 
     def on_event(self, event: Event) -> None:
@@ -84,9 +81,7 @@ class PlainLines(Progress):
         self._last_line = time.monotonic()
         self._already_done = 0
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._already_done:
             self._console.print(f"{self._already_done} of {len(self.jobs)} runs were there already", highlight=False)
 
@@ -133,9 +128,7 @@ class LiveDisplay(Progress):
         self._bars.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._bars.stop()
 
     def show(self, event: Event) -> None:

@@ -36,9 +36,9 @@ from surefoot.lab.store import (
 if TYPE_CHECKING:
     from surefoot.lab.spec.task import Task
 
-#: Checkpoints are at least this many seconds apart, so that epochs of milliseconds are not slowed down...
+#: Seconds from one checkpoint to the next, at least: they would slow down epochs of milliseconds.
 CHECKPOINT_SECONDS = 2.0
-#: ...and take at most this share of the time, so that large models are not either.
+#: Share of the time that checkpoints may take: those of large models are written less often.
 CHECKPOINT_SHARE = 0.01
 
 OnEpoch = Callable[[dict[str, Any]], None]

@@ -74,7 +74,7 @@ class Search:
                 stop.set()
 
     def _work(self, pool: Pool, stop: threading.Event) -> None:
-        # Locks tell one worker from another by their connection, so every thread has its own.
+        # Studies of its own for every thread, because to a PostgreSQL server one connection is one worker.
         self._take_trials(pool, Studies(self.storage), stop)
 
     def _take_trials(self, pool: Pool, studies: Studies, stop: threading.Event) -> None:
