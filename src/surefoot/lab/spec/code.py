@@ -240,8 +240,8 @@ class _Description:
         bound: list[Any] = [_closure(function), function.__defaults__, function.__kwdefaults__]
         if not _is_user_defined(function):
             return f"{function.__module__}:{function.__qualname__}{_file_digest(function)}{self.of(bound)}"
-        module = sys.modules.get(function.__module__)
-        if module is None or module.__name__ == "__main__":
+        module = _module_with_file(function)
+        if module is None:
             source = _main_source(function)
             names = sorted(_globals_read(function.__code__))
             bound.append({name: function.__globals__[name] for name in names if name in function.__globals__})
@@ -252,8 +252,8 @@ class _Description:
     def _class(self, cls: type) -> str:
         if not _is_user_defined(cls):
             return f"{cls.__module__}:{cls.__qualname__}{_file_digest(cls)}"
-        module = sys.modules.get(cls.__module__)
-        text = "" if module is None or module.__name__ == "__main__" else _module_digest(module)
+        module = _module_with_file(cls)
+        text = "" if module is None else _module_digest(module)
         return f"{cls.__qualname__}{text}{self.of([_members(cls), cls.__bases__])}"
 
     def _object(self, value: Any) -> str:
@@ -265,8 +265,8 @@ class _Description:
         text = "" if _is_user_defined(type(value)) else repr(value)
         shown = "" if " at 0x" in text.lower() or isinstance(value, nn.Module) else text
         # For objects of third-party classes only plain attributes are hashed, so that cached values do not count.
-        all_count = _is_user_defined(type(value)) or dataclasses.is_dataclass(value) or isinstance(value, nn.Module)
-        counted = {name: kept for name, kept in attributes.items() if all_count or _is_plain(kept)}
+        all_count = _is_user_defined(type(value)) or dataclasses.is_dataclass(value)
+        counted = {n: kept for n, kept in attributes.items() if all_count or _is_plain(kept) or n == "_modules"}
         return f"{self.of(type(value))}{shown}{self.of(counted)}"
 
 
@@ -291,6 +291,11 @@ _SEEN: dict[str, _ModuleText] = {}
 def _version(module: ModuleType) -> Any:
     """An object that is replaced when the module is reloaded."""
     return module.__spec__ or module
+
+
+def _module_with_file(thing: Any) -> ModuleType | None:
+    """The module of a function or class; None for a script or a notebook, where only what is read counts."""
+    return None if thing.__module__ == "__main__" else sys.modules.get(thing.__module__)
 
 
 def _text_of(module: ModuleType) -> _ModuleText:
