@@ -53,9 +53,10 @@ def main() -> None:
         for name, job in jobs.items():
             seconds[name].append(job())
     measured = {
-        name: {"median_ms": 1e3 * statistics.median(own), "min_ms": 1e3 * min(own)} for name, own in seconds.items()
+        name: {"median_ms": 1e3 * statistics.median(times), "min_ms": 1e3 * min(times)}
+        for name, times in seconds.items()
     }
-    rows = [[name, f"{one['median_ms']:.0f} ms", f"{one['min_ms']:.0f} ms"] for name, one in measured.items()]
+    rows = [[name, f"{row['median_ms']:.0f} ms", f"{row['min_ms']:.0f} ms"] for name, row in measured.items()]
     facts = conditions()
     text = "\n\n".join([markdown(["what", "median", "fastest"], rows), caption(facts)])
     print(text)

@@ -136,8 +136,8 @@ def markdown(header: list[str], rows: list[list[str]]) -> str:
 def saved(name: str, facts: Mapping[str, Any]) -> dict[str, Any]:
     """What an earlier run kept under the same conditions: a long benchmark may be measured part by part."""
     path = RESULTS / f"{name}.json"
-    found = json.loads(path.read_text()) if path.exists() else {}
-    return found["measured"] if found.get("conditions") == dict(facts) else {}
+    saved = json.loads(path.read_text()) if path.exists() else {}
+    return saved["measured"] if saved.get("conditions") == dict(facts) else {}
 
 
 def save(name: str, facts: Mapping[str, Any], measured: Any, text: str) -> None:

@@ -59,8 +59,8 @@ def load(model: str, quick: bool) -> tuple[lab.Task, tuple[Tensor, Tensor]]:
     task = find_task(spec_of(model), subset=size_of(model, quick))
     count = len(task.train[0])
     if os.environ.get("SUREFOOT_DATA"):
-        found = data.load(name)
-        raw = (found.train_x[:count], found.train_y[:count])
+        images = data.load(name)
+        raw = (images.train_x[:count], images.train_y[:count])
     else:
         shape = (3, 32, 32) if model == "cnn" else (1, 28, 28)
         raw = (torch.randint(256, (count, *shape), dtype=torch.uint8), task.train[1])
@@ -187,21 +187,21 @@ def main() -> None:
 def tables(measured: dict[str, dict[str, Measured]], facts: dict[str, Any]) -> str:
     """Ratios and speed-ups, as Markdown."""
 
-    def cell(one: dict[str, float], inverse: bool = False) -> str:
-        numbers = [one["ratio"], one["quartile_1"], one["quartile_3"]]
+    def cell(timing: dict[str, float], inverse: bool = False) -> str:
+        numbers = [timing["ratio"], timing["quartile_1"], timing["quartile_3"]]
         middle, *ends = [1 / x for x in numbers] if inverse else numbers
         return f"{middle:.2f} [{min(ends):.2f}, {max(ends):.2f}]"
 
     def part(name: str, title: str, rows: list[str], inverse: bool = False) -> list[str]:
-        found = measured[name]
-        if not found:
+        by_model = measured[name]
+        if not by_model:
             return []
-        rounds = " / ".join(str(next(iter(one.values()))["rounds"]) for one in found.values())
-        lines = [[row, *(cell(one[row], inverse) for one in found.values())] for row in rows]
-        return [f"{title}: median of {rounds} interleaved rounds [quartiles].", markdown(["", *found], lines)]
+        rounds = " / ".join(str(next(iter(timings.values()))["rounds"]) for timings in by_model.values())
+        lines = [[row, *(cell(timings[row], inverse) for timings in by_model.values())] for row in rows]
+        return [f"{title}: median of {rounds} interleaved rounds [quartiles].", markdown(["", *by_model], lines)]
 
     loops = measured["loops"]
-    unit = ", ".join(f"{model} {one[BASELINE]['milliseconds'] / 1e3:.2f} s" for model, one in loops.items())
+    unit = ", ".join(f"{model} {timings[BASELINE]['milliseconds'] / 1e3:.2f} s" for model, timings in loops.items())
     names = list(next(iter(loops.values()), ()))
     return "\n\n".join(
         [

@@ -79,7 +79,7 @@ class Memory:
         self.moments: list[dict[str, Tensor]] = []
 
     def serve(self, state: dict[Tensor, dict[str, Any]]) -> None:
-        """Put the moments of the optimizer that came first in the place of this one's."""
+        """Replace this optimizer's moments by those of the optimizer that came first."""
         if not self.moments:
             self.moments = [{name: state[p][name] for name in ("exp_avg", "exp_avg_sq")} for p in self.params]
         for p, moments in zip(self.params, self.moments):
@@ -117,15 +117,15 @@ class Bench:
 
     def bytes_of_state(self) -> int:
         """Everything the optimizer keeps beside parameters and gradients; a tensor held twice counts once."""
-        found: dict[int, int] = {}
+        sizes: dict[int, int] = {}
         numbers = 0
         for kept in [*self.optimizer.state.values(), *self.optimizer.param_groups]:
             for value in kept.values():
                 if isinstance(value, Tensor):
-                    found[value.data_ptr()] = value.numel() * value.element_size()
+                    sizes[value.data_ptr()] = value.numel() * value.element_size()
         if isinstance(self.optimizer, PublishedUCB):
             numbers = 8 * sum(map(len, self.optimizer.losses.values()))
-        return sum(found.values()) + numbers
+        return sum(sizes.values()) + numbers
 
 
 def measure(
@@ -138,8 +138,8 @@ def measure(
     if far:
         measured |= side_by_side(shapes, {BASELINE: chosen[BASELINE]} | far, math.ceil(rounds / 5), clock) | measured
     adam = measured[BASELINE]["state_bytes"]
-    for one in measured.values():
-        one["extra_bytes"] = one["state_bytes"] - adam
+    for result in measured.values():
+        result["extra_bytes"] = result["state_bytes"] - adam
     return measured
 
 
@@ -200,7 +200,7 @@ def tables(measured: dict[str, dict[str, dict[str, float]]], shapes: dict[str, S
     memory = [[name, *(size(m[name]["extra_bytes"]) for m in measured.values())] for name in names]
     unit = ", ".join(f"{name} {m[BASELINE]['milliseconds']:.2f} ms" for name, m in measured.items())
     rounds = " / ".join(
-        " and ".join(str(number) for number in dict.fromkeys(one["rounds"] for one in m.values()))
+        " and ".join(str(number) for number in dict.fromkeys(result["rounds"] for result in m.values()))
         for m in measured.values()
     )
     return "\n\n".join(

@@ -1,4 +1,4 @@
-"""Train in a loop of your own with Accelerate: AdamS, gradient accumulation, and a resumed run.
+"""Train in your own loop with Accelerate: AdamS, gradient accumulation, and a resumed run.
 
 One line changes in the loop: `backward(accelerator, loss, optimizer)` in place of `accelerator.backward(loss)`.
 """
@@ -20,8 +20,8 @@ def spirals(points, seed=1):
     generator = torch.Generator().manual_seed(seed)
     angle = 3 * torch.pi * torch.rand(points, generator=generator).sqrt()
     label = torch.arange(points) % 2
-    turned = angle + torch.pi * label
-    inputs = torch.stack([angle * turned.cos(), angle * turned.sin()], dim=1) / (3 * torch.pi)
+    rotated = angle + torch.pi * label
+    inputs = torch.stack([angle * rotated.cos(), angle * rotated.sin()], dim=1) / (3 * torch.pi)
     return inputs + 0.02 * torch.randn(inputs.shape, generator=generator), label
 
 
@@ -61,8 +61,8 @@ def main():
     with torch.no_grad():
         accuracy = (model(inputs).argmax(1) == labels).float().mean().item()
     print(f"training accuracy {accuracy:.3f}")
-    seen = optimizer.optimizer.confidence()[0]
-    print("last step:", ", ".join(f"{name} {float(value):.3g}" for name, value in seen.items()))
+    stats = optimizer.optimizer.confidence()[0]
+    print("last step:", ", ".join(f"{name} {float(value):.3g}" for name, value in stats.items()))
 
 
 if __name__ == "__main__":

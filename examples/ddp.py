@@ -19,7 +19,7 @@ MICRO_BATCHES = 2
 
 
 def batch(step, micro_batch, device):
-    """A batch of this rank's own: noisy readings of one function, the same wherever training is resumed."""
+    """A batch of this rank's own: noisy samples of one function, the same wherever training is resumed."""
     seed = (step * MICRO_BATCHES + micro_batch) * dist.get_world_size() + dist.get_rank()
     generator = torch.Generator().manual_seed(seed)
     x = torch.rand(64, 2, generator=generator) * 4 - 2
@@ -60,9 +60,9 @@ def main():
             optimizer.record_loss(loss)  # the line that changes; the mean over micro-batches and ranks is used
         optimizer.step()
 
-    seen = optimizer.confidence()[0]
+    stats = optimizer.confidence()[0]
     if dist.get_rank() == 0:
-        print(f"step {max(first, arguments.steps)}: loss {float(seen['mean']):.4f} +- {float(seen['std']):.4f}")
+        print(f"step {max(first, arguments.steps)}: loss {float(stats['mean']):.4f} +- {float(stats['std']):.4f}")
         if arguments.checkpoint:
             state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": arguments.steps}
             torch.save(state, arguments.checkpoint)

@@ -19,7 +19,7 @@ import surefoot
 
 
 def batch(step, device):
-    """A batch of this rank's own: noisy readings of one function, the same wherever training is resumed."""
+    """A batch of this rank's own: noisy samples of one function, the same wherever training is resumed."""
     generator = torch.Generator().manual_seed(step * dist.get_world_size() + dist.get_rank())
     x = torch.rand(64, 2, generator=generator) * 4 - 2
     y = (x[:, :1] * x[:, 1:]).sin() + 0.1 * torch.randn(64, 1, generator=generator)
@@ -72,9 +72,9 @@ def main():
         optimizer.step(loss=loss)  # the line that changes; the mean over ranks is used
         training.step += 1
 
-    seen = optimizer.confidence()[0]
+    stats = optimizer.confidence()[0]
     if dist.get_rank() == 0:
-        print(f"step {training.step}: loss {float(seen['mean']):.4f} +- {float(seen['std']):.4f}")
+        print(f"step {training.step}: loss {float(stats['mean']):.4f} +- {float(stats['std']):.4f}")
     if arguments.checkpoint:
         dcp.save({"training": training}, checkpoint_id=arguments.checkpoint)
     dist.destroy_process_group()

@@ -14,8 +14,8 @@ def spirals(key, points):
     angle_key, noise_key = jax.random.split(key)
     angle = 3 * jnp.pi * jnp.sqrt(jax.random.uniform(angle_key, (points,)))
     label = jnp.arange(points) % 2
-    turned = angle + jnp.pi * label
-    inputs = jnp.stack([angle * jnp.cos(turned), angle * jnp.sin(turned)], axis=1) / (3 * jnp.pi)
+    rotated = angle + jnp.pi * label
+    inputs = jnp.stack([angle * jnp.cos(rotated), angle * jnp.sin(rotated)], axis=1) / (3 * jnp.pi)
     return inputs + 0.02 * jax.random.normal(noise_key, inputs.shape), label
 
 
@@ -63,8 +63,8 @@ def main():
     for name, optimizer in [("adam", plain), ("adam_s", adam_s(schedule, eta=0.1))]:
         accuracy, state = train(optimizer)
         print(f"{name}: training accuracy {accuracy:.3f}")
-    seen = confidence(state)[0]
-    print("last step:", ", ".join(f"{key} {float(value):.3g}" for key, value in seen.items()))
+    stats = confidence(state)[0]
+    print("last step:", ", ".join(f"{key} {float(value):.3g}" for key, value in stats.items()))
     return accuracy
 
 

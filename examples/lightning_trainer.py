@@ -24,8 +24,8 @@ def spirals(points, seed=1):
     generator = torch.Generator().manual_seed(seed)
     angle = 3 * torch.pi * torch.rand(points, generator=generator).sqrt()
     label = torch.arange(points) % 2
-    turned = angle + torch.pi * label
-    inputs = torch.stack([angle * turned.cos(), angle * turned.sin()], dim=1) / (3 * torch.pi)
+    rotated = angle + torch.pi * label
+    inputs = torch.stack([angle * rotated.cos(), angle * rotated.sin()], dim=1) / (3 * torch.pi)
     return inputs + 0.02 * torch.randn(inputs.shape, generator=generator), label
 
 

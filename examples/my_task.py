@@ -1,4 +1,4 @@
-"""A task of your own for the lab: how a disease goes on in a year, from ten numbers per patient.
+"""Your own task for the lab: the progression of a disease within a year, from ten numbers per patient.
 
     surefoot compare examples/my_task.py -o adam -o adamucb:eta=0.1 --seeds 6 --epochs 30 --out runs/mine
 

@@ -55,8 +55,8 @@ def main():
         trainer.train()
     for row in trainer.state.log_history:
         if "loss" in row:
-            seen = {name: row[f"surefoot/group0/{name}"] for name in ("mean", "std", "weight")}
-            print(f"step {row['step']}: loss {row['loss']:.3f},", ", ".join(f"{k} {v:.3g}" for k, v in seen.items()))
+            stats = {name: row[f"surefoot/group0/{name}"] for name in ("mean", "std", "weight")}
+            print(f"step {row['step']}: loss {row['loss']:.3f},", ", ".join(f"{k} {v:.3g}" for k, v in stats.items()))
 
 
 if __name__ == "__main__":

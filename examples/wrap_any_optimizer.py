@@ -1,6 +1,6 @@
-"""Two ways to weigh the gradients of an optimizer that knows nothing of the loss.
+"""Two ways to weight the gradients of an optimizer that does not use the loss.
 
-LossWeighted(optimizer) takes the loss in step(loss=loss); weigh(loss).backward() weighs every micro-batch by itself.
+LossWeighted(optimizer) takes the loss in step(loss=loss); weigh(loss).backward() weights every micro-batch separately.
 """
 
 import argparse
@@ -15,8 +15,8 @@ def spirals(points, generator):
     """Two noisy spirals, one per class."""
     angle = 3 * torch.pi * torch.rand(points, generator=generator).sqrt()
     label = torch.arange(points) % 2
-    turned = angle + torch.pi * label
-    inputs = torch.stack([angle * turned.cos(), angle * turned.sin()], dim=1) / (3 * torch.pi)
+    rotated = angle + torch.pi * label
+    inputs = torch.stack([angle * rotated.cos(), angle * rotated.sin()], dim=1) / (3 * torch.pi)
     return inputs + 0.02 * torch.randn(inputs.shape, generator=generator), label
 
 
@@ -58,7 +58,7 @@ def train_weighed(model, batches, micro_batches=4):
         for x, y in zip(inputs.chunk(micro_batches), labels.chunk(micro_batches), strict=True):
             loss = nn.functional.cross_entropy(model(x), y)
             (weigh(loss) / micro_batches).backward()  # each micro-batch gets the weight of its own loss
-        optimizer.step()  # and the statistics take all of them in
+        optimizer.step()  # and all losses enter the statistics
 
 
 def main():

@@ -39,7 +39,7 @@ def tune(
         Path | None, typer.Option("--report", help="Where to write the report; by default tune.html in --out.")
     ] = None,
 ) -> None:
-    """Search for good settings: equal budgets, seeds apart from the reported ones.
+    """Search for good settings: equal budgets, other seeds than the reported ones.
 
     The same command goes on after an interruption; started again meanwhile, also elsewhere, it is one more worker.
     """

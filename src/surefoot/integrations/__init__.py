@@ -1,1 +1,1 @@
-"""Where people already train: how each framework hands the loss over, and where what is made of it can be written."""
+"""Where people already train: how each framework passes the loss, and where the statistics can be written."""

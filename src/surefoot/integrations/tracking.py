@@ -37,7 +37,7 @@ def metrics(optimizers: Any, prefix: str = PREFIX) -> dict[str, float]:
 
     Args:
         optimizers: one optimizer or a list of them, wrapped by a framework or not; a plain one has nothing to tell.
-        prefix: what the names begin with; several groups are told apart as ``prefix/group0/mean``, several optimizers
+        prefix: what the names begin with; several groups are named ``prefix/group0/mean``, several optimizers
             as ``prefix/optimizer0/mean``.
 
     >>> import surefoot

@@ -110,7 +110,7 @@ class ScaledAdam(torch.optim.Adam):
         group["seen"] = list(stats._replace(weight=ratio).with_loss(loss, beta1))
 
     def confidence(self) -> list[dict[str, float]]:
-        """What was seen of the loss; the weight is the factor of the step size."""
+        """The statistics of the loss; the weight is the factor of the step size."""
         return [LossStats(*group["seen"])._asdict() for group in self.param_groups]
 
 
