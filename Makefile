@@ -11,10 +11,10 @@ PYTEST_ARGS ?=
 TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format bench pins clean
+.PHONY: help demo test lint format bench paper-runs pins clean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(VENV)/.lab ## install what the lab needs, compare Adam with AdamUCB, AdamCB and AdamS, write a report
 	$(BIN)/surefoot compare --jobs $(JOBS) --out runs/demo
@@ -36,6 +36,14 @@ bench: $(VENV)/.test ## measure step time, a lab epoch and import time, as ratio
 	$(BIN)/python benchmarks/import_time.py
 	$(BIN)/python benchmarks/step_time.py
 	$(BIN)/python benchmarks/lab_epoch.py
+
+# Outside of the repository, so that runs outlive it. What was interrupted goes on where it stopped.
+PAPER_RUNS ?= $(HOME)/.local/share/surefoot/paper
+paper-runs: $(VENV)/.lab ## go on with the paper's runs at low priority (hours to days): one seed of everything, then more
+	@set -e; for seeds in 1 2 3; do for part in lr mlp cnn; do \
+	  nice -n 19 $(BIN)/surefoot paper $$part --seeds $$seeds --jobs $(JOBS) --out $(PAPER_RUNS) \
+	    --archive results/paper/runs.jsonl; done; done
+	@echo "Archive them with: $(BIN)/surefoot paper --out $(PAPER_RUNS) --export results/paper --page docs/replication.md"
 
 pins: ## raise every version in constraints.txt to what an install finds today (torch stays)
 	torch=$$(grep '^torch==' constraints.txt) && rm -rf $(VENV) && $(MAKE) $(BIN)/python && \

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from surefoot.lab.store import Run, StoreError
-from surefoot.paper.archive import gather, read_archive, write_archive
+from surefoot.lab.spec.config import folder_of
+from surefoot.lab.store import Run, StoreError, is_done, read_run, read_runs
+from surefoot.paper.archive import gather, read_archive, unpack_archive, write_archive
+from surefoot.paper.command import paper
 from surefoot.paper.published import Configuration
 
 LR = Configuration("mnist", "lr", 128, False)
@@ -52,6 +54,37 @@ def test_folder_and_archive_are_merged_and_the_longer_run_counts(
     write_archive(archive, [longer])
     stored(tmp_path / "other", [short])
     assert [len(run.epochs) for run in gather(tmp_path / "other", archive)] == [3]
+
+
+def test_unpacked_runs_are_not_computed_again(paper_run: MakeRun, stored: Stored, tmp_path: Path) -> None:
+    ended, diverged = paper_run(LR, "Adam", 0), paper_run(LR, "Adam", 1, diverged=True)
+    begun = paper_run(LR, "AdamS", 0)
+    archive, out = tmp_path / "runs.jsonl", tmp_path / "out"
+    write_archive(archive, [ended, diverged, Run(begun.folder, begun.config, begun.epochs[:1])])
+    assert unpack_archive(archive, out) == 2
+    for run in read_archive(archive)[:2]:
+        folder = folder_of(out, run.config)
+        assert is_done(folder, run.config)
+        assert (read_run(folder).config, read_run(folder).epochs) == (run.config, run.epochs)
+    assert len(read_runs(out)) == 2
+    assert unpack_archive(archive, out) == 0
+    assert [run.epochs for run in gather(out, archive)] == [run.epochs for run in gather(None, archive)]
+
+
+def test_what_is_in_the_folder_already_stays(paper_run: MakeRun, stored: Stored, tmp_path: Path) -> None:
+    run = paper_run(LR, "Adam", 0)
+    out = tmp_path / "out"
+    folder = folder_of(out, run.config)
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text("somebody's own")
+    write_archive(tmp_path / "runs.jsonl", [run])
+    assert unpack_archive(tmp_path / "runs.jsonl", out) == 0
+    assert (folder / "config.json").read_text() == "somebody's own"
+
+
+def test_a_missing_archive_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"there is no archive .*runs\.jsonl; name a file such as"):
+        paper("lr", archive=tmp_path / "runs.jsonl", out=tmp_path / "out", plan=True)
 
 
 def test_nothing_yet(tmp_path: Path) -> None:

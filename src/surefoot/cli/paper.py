@@ -42,6 +42,9 @@ def paper(
     plan: Annotated[
         bool, typer.Option("--plan", help="Print the runs, what is done and the time left; run nothing.")
     ] = False,
+    archive: Annotated[
+        Path | None, typer.Option(help="File of runs that are done; they are not computed again.")
+    ] = None,
     export: Annotated[Path | None, typer.Option(help="Folder to write the tables, figures and report to.")] = None,
     page: Annotated[Path | None, typer.Option(help="With --export: a Markdown page to refresh the tables of.")] = None,
 ) -> None:
@@ -58,6 +61,7 @@ def paper(
         model=model,
         reference=reference,
         plan=plan,
+        archive=archive,
         to=export,
         page=page,
         print_line=typer.echo,

@@ -11,8 +11,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from surefoot.lab.spec.config import FORMAT, ConfigError, Purpose, RunConfig
-from surefoot.lab.store import Run, StoreError, last_epoch, read_runs, write_atomic
+from surefoot.lab.spec.config import FORMAT, ConfigError, Purpose, RunConfig, folder_of
+from surefoot.lab.store import (
+    MetricsLog,
+    Run,
+    StoreError,
+    last_epoch,
+    open_folder,
+    read_runs,
+    write_atomic,
+    write_config,
+)
 
 NAME = "runs.jsonl"
 
@@ -76,6 +85,30 @@ def write_archive(path: Path, runs: Iterable[Run]) -> None:
         record = {"config": config.to_json(), "epochs": columns}
         lines.append(json.dumps(record, separators=(",", ":"), allow_nan=False))
     write_atomic(path, "".join(f"{line}\n" for line in lines).encode())
+
+
+def unpack_archive(path: Path, out: Path) -> int:
+    """Write the archived runs that ended as run folders, so that no command computes them again; how many were new.
+
+    They have no checkpoints: a run that is to be longer than the archived one starts from its beginning.
+
+    Args:
+        path: the archive.
+        out: folder of the run folders; what it already holds stays as it is.
+    """
+    new = 0
+    for run in read_archive(path):
+        folder = folder_of(out, run.config)
+        if (folder / "config.json").exists() or not (run.finished or run.diverged):
+            continue
+        with open_folder(folder):
+            log = MetricsLog(folder / "metrics.jsonl")
+            for row in run.epochs:
+                log.append(row)
+            log.close()
+            write_config(folder, run.config)  # last, because it makes the folder a run
+        new += 1
+    return new
 
 
 def _short(name: str, value: Any) -> Any:

@@ -8,6 +8,7 @@ from typing import Any
 
 from surefoot.lab.spec.options import RunOptions, shows_options
 from surefoot.paper import ablation
+from surefoot.paper.archive import unpack_archive
 from surefoot.paper.plan import describe, plan_status, planned, run_plan
 
 
@@ -20,6 +21,7 @@ def paper(
     model: str | None = None,
     reference: bool = False,
     plan: bool = False,
+    archive: Path | None = None,
     to: Path | None = None,
     page: Path | None = None,
     print_line: Callable[[str], None] = print,
@@ -34,6 +36,7 @@ def paper(
         model: only lr, mlp or cnn.
         reference: also run the published recipe of each optimizer.
         plan: print what would be run instead of running it.
+        archive: file of runs that are done, such as `results/paper/runs.jsonl`; they are not computed again.
         to: folder to write tables, figures and the report to.
         page: Markdown page whose generated parts are refreshed along with it.
         print_line: called with every line to print.
@@ -46,6 +49,10 @@ def paper(
     if part == "steps" and plan:
         raise ValueError("steps is one training per variant and has no plan; leave --plan out")
     shared = RunOptions.read(options)
+    if archive is not None and not archive.is_file():
+        raise ValueError(f"there is no archive {archive}; name a file such as results/paper/runs.jsonl")
+    if archive is not None:
+        print_line(f"{unpack_archive(archive, shared.out)} runs of {archive} are now in {shared.out}")
     all_ended = True
     if part not in (None, "steps"):
         chosen = planned(str(part), seeds=seeds, epochs=epochs, model=model, reference=reference)
