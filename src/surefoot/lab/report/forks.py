@@ -2,17 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from surefoot.lab.analyse.groups import ContestantRuns, TaskGroup
-
-if TYPE_CHECKING:
-    from surefoot.lab.store import Run
-
-
-def forked_at(run: Run) -> int:
-    """The epoch that a run continued from; 0 if it began at the beginning."""
-    return run.config.fork.epoch if run.config.fork else 0
 
 
 def keeps_state(contestant: ContestantRuns) -> bool:

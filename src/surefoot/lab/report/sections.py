@@ -29,7 +29,7 @@ from surefoot.lab.report.context import (
     Verdicts,
 )
 from surefoot.lab.report.figures import BUDGET, CurveData, CurvePanel, Panel, curve_data
-from surefoot.lab.report.forks import fork_sentence, forked_at
+from surefoot.lab.report.forks import fork_sentence
 from surefoot.lab.report.panels import sensitivity, time_to_target_panel
 from surefoot.lab.report.tables import COLUMNS, MARKS, headline, metric_name
 
@@ -100,7 +100,7 @@ def subtitle(summary: Summary) -> str:
     if not runs:
         return "No runs."
     labels = {contestant.label for group in summary.groups for contestant in group.contestants}
-    epochs = sorted({run.config.epochs - forked_at(run) for run in runs})
+    epochs = sorted({run.config.epochs - run.config.first_epoch for run in runs})
     length = f"{epochs[0]}" if len(epochs) == 1 else f"{epochs[0]} to {epochs[-1]}"
     return " · ".join(
         [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from surefoot._extras import require
 
@@ -26,10 +26,9 @@ class Progress:
         self.ended: set[int] = set()
         self.done = {job.index: 0 for job in jobs}
         self._trained = 0
-        self._began = time.monotonic()
+        self._began = 0.0  # the end of the first epoch: before, workers started and data were read
 
-    def __enter__(self) -> Progress:
-        self._began = time.monotonic()
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -39,9 +38,9 @@ class Progress:
         """Record an event and show it."""
         if event.row is not None:
             self.last[event.index] = event.row
-            self.done[event.index] = event.row["epoch"] - first_epoch(self.jobs[event.index])
+            self.done[event.index] = event.row["epoch"] - self.jobs[event.index].config.first_epoch
             self._trained += 1
-            if self._trained == 1:  # the speed is measured from here on: before, workers started and data were read
+            if self._trained == 1:
                 self._began = time.monotonic()
         if event.kind in ("done", "failed"):
             self.ended.add(event.index)
@@ -53,8 +52,8 @@ class Progress:
 
     def epochs(self, index: int) -> int:
         """How many epochs a run has, after its fork if it is one."""
-        job = self.jobs[index]
-        return job.config.epochs - first_epoch(job)
+        config = self.jobs[index].config
+        return config.epochs - config.first_epoch
 
     @property
     def total(self) -> int:
@@ -123,8 +122,7 @@ class LiveDisplay(Progress):
         self._overall = self._bars.add_task("all epochs", total=self.total, note="")
         self._rows: dict[int, Any] = {}
 
-    def __enter__(self) -> LiveDisplay:
-        super().__enter__()
+    def __enter__(self) -> Self:
         self._bars.start()
         return self
 
@@ -160,11 +158,6 @@ def make_progress(jobs: Sequence[RunJob], *, show: bool = True) -> Progress:
         return Progress(jobs)
     console = require("rich.console", extra="lab").Console(stderr=True)
     return LiveDisplay(jobs, console) if console.is_terminal else PlainLines(jobs, console)
-
-
-def first_epoch(job: RunJob) -> int:
-    """The epoch a run starts from: 0, or where it was forked."""
-    return job.config.fork.epoch if job.config.fork else 0
 
 
 def losses(row: dict[str, Any] | None) -> str:

@@ -99,9 +99,8 @@ def contestant_of(config: RunConfig) -> Contestant:
 
 def _restore(trainer: Trainer, folder: Path, config: RunConfig, log: MetricsLog, start: Path | None) -> int:
     """Bring the trainer to the last checkpoint, or to the run's start; returns the epochs done there."""
-    first = config.fork.epoch if config.fork else 0
     saved = load_checkpoint(folder / "checkpoint.pt", config.key)
-    recorded = max(last_epoch(log.rows), first)
+    recorded = max(last_epoch(log.rows), config.first_epoch)
     # With a checkpoint further ahead of the metrics, where someone deleted lines, epochs would be missing: start anew.
     if saved is not None and saved["epoch"] <= recorded + 1:
         trainer.load_state(saved)
@@ -110,7 +109,7 @@ def _restore(trainer: Trainer, folder: Path, config: RunConfig, log: MetricsLog,
         return int(saved["epoch"])
     if start is not None and config.fork is not None:
         load_start(trainer, start, config.fork)
-    return first
+    return config.first_epoch
 
 
 def _compute(

@@ -93,9 +93,7 @@ class Trainer:
 
             def closure(batch: Tensor = batch, target: Tensor = target) -> Tensor:
                 zero_grad()
-                loss = loss_of(model(batch), target)
-                if not _is_one_number(loss):
-                    raise ValueError(_not_one_number("loss", loss))
+                loss: Tensor = one_number("loss", loss_of(model(batch), target))
                 loss.backward()
                 return loss
 
@@ -111,19 +109,15 @@ class Trainer:
 
     def _validate(self) -> dict[str, float | None]:
         """Loss and metrics over the validation set: means over batches, weighted by their size."""
-        names = ["valid_loss", *(f"valid_{name}" for name in self.task.metrics)]
-        functions = [self.task.loss, *self.task.metrics.values()]
-        sums: list[Any] = [0.0] * len(functions)
+        functions = {"loss": self.task.loss, **self.task.metrics}
+        sums: dict[str, Any] = dict.fromkeys(functions, 0.0)
         with torch.inference_mode():
             for batch, target in self._valid():
                 outputs = self.model(batch)
-                for place, function in enumerate(functions):
-                    value = function(outputs, target)
-                    if not _is_one_number(value):
-                        raise ValueError(_not_one_number(names[place].removeprefix("valid_"), value))
-                    sums[place] = sums[place] + value * len(target)
+                for name, function in functions.items():
+                    sums[name] = sums[name] + one_number(name, function(outputs, target)) * len(target)
         count = len(self.task.valid[0])
-        return {name: finite(value / count) for name, value in zip(names, sums)}
+        return {f"valid_{name}": finite(total / count) for name, total in sums.items()}
 
     def _valid_batches(self) -> Callable[[], Iterator[tuple[Tensor, Tensor]]]:
         """The validation batches; if they are small enough they are prepared once."""
@@ -190,14 +184,13 @@ def finite(value: Any) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def _is_one_number(value: Any) -> bool:
-    return value.numel() == 1 if isinstance(value, Tensor) else isinstance(value, Real)
-
-
-def _not_one_number(name: str, value: Any) -> str:
+def one_number(name: str, value: Any) -> Any:
+    """The value of the loss or of a metric, refused if it is not one number."""
+    if value.numel() == 1 if isinstance(value, Tensor) else isinstance(value, Real):
+        return value
     given = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
     what = "the loss" if name == "loss" else f"the metric {name!r}"
-    return f"{what} must give one number for a batch, its mean, not {given}; end it with .mean()"
+    raise ValueError(f"{what} must give one number for a batch, its mean, not {given}; end it with .mean()")
 
 
 @contextmanager

@@ -267,6 +267,11 @@ class RunConfig:
             "numerics": self.numerics,
         }
 
+    @property
+    def first_epoch(self) -> int:
+        """The epoch that the run continues from: where it was forked, otherwise 0."""
+        return self.fork.epoch if self.fork else 0
+
     def key_of_all_seeds(self) -> str:
         """What the key would be without the seed: the same for the runs of all seeds."""
         return _digest({**self.identity(), "seed": None})
