@@ -181,6 +181,10 @@ class TakesLoss(Optimizer):
             mean = total if weight == 1 else total / weight
         return mean.item() if isinstance(mean, Tensor) and mean.is_cpu and not stays_tensor else mean
 
+    def _picklable_process_group(self) -> bool | None:
+        """A process group cannot be pickled; the copy averages over the default group, or nowhere as before."""
+        return False if self.process_group is False else None
+
     def _check_that_no_loss_is_needed(self, closure: Any) -> None:
         """Accept a step without a loss only where there is nothing to weight.
 

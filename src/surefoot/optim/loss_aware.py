@@ -272,9 +272,8 @@ class LossAware(TakesLoss):
             after.remove()
 
     def __getstate__(self) -> dict[str, Any]:
-        # A process group cannot be pickled; the copy averages over the default group.
-        opted_out = False if self.process_group is False else None
-        return {**super().__getstate__(), "rule": self.rule, "process_group": opted_out}
+        kept = {"rule": self.rule, "process_group": self._picklable_process_group()}
+        return {**super().__getstate__(), **kept}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)

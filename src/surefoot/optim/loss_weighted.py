@@ -11,17 +11,17 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.optimizer import _use_grad_for_differentiable
 
-from surefoot.losses import RecordedLosses, TakesLoss
+from surefoot.losses import TakesLoss
 from surefoot.meter import Meter, decide
 from surefoot.optim import checkpoint
 from surefoot.optim.engines.base import Group
 from surefoot.optim.options import check_eta, check_weighing_options
+from surefoot.optim.wrapper import Wrapper, check_is_optimizer
 from surefoot.rules import Rule, Weighting, find_rule
 from surefoot.statistics import Number, no_statistics, pack, stats_for_new_group, unpack, widest_float
-from surefoot.unwrap import unwrapped
 
 
-class LossWeighted(TakesLoss):
+class LossWeighted(Wrapper):
     """Wrap any torch optimizer: it is given ``weight * gradient``, with ``weight = scale * (1 + tilt * z)``.
 
     The parameter groups and the state are those of the base, so learning-rate schedulers, GradScaler and clipping work
@@ -49,8 +49,7 @@ class LossWeighted(TakesLoss):
     True
     """
 
-    #: GradScaler then unscales and skips for us, also when the base would do it itself.
-    _step_supports_amp_scaling = False
+    settings = ("rule", "eta", "weighting", "loss_beta", "seed", "nonfinite")
 
     def __init__(
         self,
@@ -75,14 +74,8 @@ class LossWeighted(TakesLoss):
         self._adopt(base)
 
     def _adopt(self, base: Optimizer) -> None:
-        """Take the base's place: one set of step hooks for both, since only the outer step may run them."""
-        self.base = base
-        self._recorded = RecordedLosses()
         self._etas: dict[int, Any] = {}
-        shared = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
-        Optimizer.__setstate__(self, {name: getattr(base, name) for name in shared} | {"defaults": base.defaults})
-        for group in base.param_groups:
-            self._complete(group)
+        super()._adopt(base)
 
     def _complete(self, group: Group) -> None:
         """Give a group an eta and statistics; one that is added later starts from the statistics of the first."""
@@ -92,40 +85,10 @@ class LossWeighted(TakesLoss):
             negated = self._maximizes(first) != self._maximizes(group)
             group["seen"] = stats_for_new_group(first["seen"], negated) if "seen" in first else no_statistics()
 
-    @property
-    def param_groups(self) -> list[Group]:  # type: ignore[override]
-        """Those of the base."""
-        return self.base.param_groups
-
-    @param_groups.setter
-    def param_groups(self, groups: list[Group]) -> None:
-        self.base.param_groups = groups
-
-    @property
-    def state(self) -> Any:  # type: ignore[override]
-        """That of the base."""
-        return self.base.state
-
-    @state.setter
-    def state(self, state: Any) -> None:
-        self.base.state = state
-
-    def __getattr__(self, name: str) -> Any:
-        # What only the base has, such as train() and eval() of schedule-free optimizers.
-        if name.startswith("__") or "base" not in self.__dict__:
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        return getattr(self.base, name)
-
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add parameters to the base."""
         check_eta(param_group.get("eta", self.eta), self.rule)
-        self.base.add_param_group(param_group)
-        self._complete(self.param_groups[-1])
-
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        """Clear the gradients, and drop losses whose step was skipped."""
-        self._recorded.open_window()
-        self.base.zero_grad(set_to_none)
+        super().add_param_group(param_group)
 
     @overload
     def step(self, closure: None = None, *, loss: Any = None) -> None: ...
@@ -222,43 +185,8 @@ class LossWeighted(TakesLoss):
             for p, grad in saved_gradients:
                 p.grad = grad
 
-    def _step_base(self) -> None:
-        """Call the step of the base without its hooks, which the outer step has run."""
-        step = type(self.base).step
-        unhooked = getattr(step, "__wrapped__", step) if getattr(step, "hooked", False) else step
-        unhooked(self.base)  # type: ignore[call-arg]
-        self.base._opt_called = True  # type: ignore[attr-defined]  # for a scheduler that was built on the base
-
-    def state_dict(self) -> dict[str, Any]:
-        """The base's state; the statistics are in its parameter groups."""
-        for pre_hook in self._optimizer_state_dict_pre_hooks.values():
-            pre_hook(self)
-        state_dict = self.base.state_dict()
-        state_dict = {**state_dict, "param_groups": checkpoint.portable_groups(self, state_dict)}
-        for post_hook in self._optimizer_state_dict_post_hooks.values():
-            changed = post_hook(self, state_dict)
-            state_dict = state_dict if changed is None else changed
-        return state_dict
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load a checkpoint of this optimizer, or of the base alone, which has no statistics of the loss."""
-        state_dict = dict(state_dict)
-        for pre_hook in self._optimizer_load_state_dict_pre_hooks.values():
-            changed = pre_hook(self, state_dict)
-            state_dict = state_dict if changed is None else changed
-        self.base.load_state_dict(checkpoint.completed(state_dict, self, self.rule))
-        for post_hook in self._optimizer_load_state_dict_post_hooks.values():
-            post_hook(self)
-
-    def __getstate__(self) -> dict[str, Any]:
-        names = ("base", "rule", "eta", "weighting", "loss_beta", "seed", "nonfinite")
-        # A process group cannot be pickled; the copy averages over the default group.
-        opted_out = False if self.process_group is False else None
-        return {name: self.__dict__[name] for name in names} | {"process_group": opted_out}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._adopt(state["base"])
+    def _completed_checkpoint(self, state_dict: dict[str, Any]) -> dict[str, Any]:
+        return checkpoint.completed(state_dict, self, self.rule)
 
 
 def weighted(grads: list[Tensor], weight: Number, coasting: bool | Tensor) -> list[Tensor]:
@@ -283,14 +211,8 @@ def weighted(grads: list[Tensor], weight: Number, coasting: bool | Tensor) -> li
 
 def check_base(base: Any) -> None:
     """Refuse what cannot be wrapped."""
-    if not isinstance(base, Optimizer):
-        raise TypeError(f"LossWeighted wraps a torch optimizer, but got {type(base).__name__}: {base!r}")
+    check_is_optimizer(base, "LossWeighted")
     name = type(base).__name__
-    if unwrapped(base) is not base:
-        raise TypeError(
-            f"{name} is a wrapper around {type(unwrapped(base)).__name__}; give that to LossWeighted, then prepare() "
-            "the result"
-        )
     if isinstance(base, TakesLoss):
         raise TypeError(f"{name} weighs its gradients by the loss already; use it as it is")
     closure = inspect.signature(type(base).step).parameters.get("closure")
