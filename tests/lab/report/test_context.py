@@ -14,7 +14,10 @@ import pytest
 
 from snapshots import embedded_data
 from surefoot.lab.analyse.audit import Finding
-from surefoot.lab.analyse.verdicts import Outcome
+from surefoot.lab.analyse.comparison import Comparison, RunCounts
+from surefoot.lab.analyse.groups import ContestantRuns
+from surefoot.lab.analyse.stats import mean_std
+from surefoot.lab.analyse.verdicts import Outcome, Verdict
 from surefoot.lab.report import ReportContext, Section, write_report
 from surefoot.lab.report.context import (
     Commands,
@@ -26,17 +29,15 @@ from surefoot.lab.report.context import (
     FindingsFlag,
     Interval,
     Legend,
-    LegendEntry,
     Table,
     TableRow,
     Text,
-    VerdictCard,
-    VerdictLine,
     Verdicts,
 )
 from surefoot.lab.report.draw import plotly
 from surefoot.lab.report.figures import Axis, Line, Panel
 from surefoot.lab.report.page import render
+from surefoot.lab.spec.config import OptimizerConfig
 from surefoot.lab.store import Run
 
 PAYLOAD = """</script><script>alert()</script></td></table><img src=x onerror="alert()">'"&{{data}}{% raw %}"""
@@ -65,7 +66,10 @@ def structure(page: str) -> list[tuple[str, ...]]:
 
 def contents(text: str) -> list[Content]:
     """One content of every kind, with this text in every place."""
-    line = VerdictLine(Outcome.WORSE, text, text, text)
+    counts = RunCounts(1, 0, 0, 0)
+    verdict = Verdict(Outcome.WORSE, text, text)
+    row = Comparison(text, text, text, text, False, mean_std([1.0]), counts, verdict=verdict)
+    others = [row, replace(row, verdict=replace(verdict, outcome=Outcome.UNDECIDED))]
     return [
         Text(text, text, text, [text]),
         Commands([text], text),
@@ -78,10 +82,11 @@ def contents(text: str) -> list[Content]:
             missing=text,
             ends=(text, text),
         ),
-        Verdicts(text, text, text, [(1, text)], [VerdictCard(text, 1, text, [line])], [line], [line]),
+        Verdicts([row], {text: 1}, text, [(1, text)], [[row, row]]),
+        Verdicts(others, {text: 1}, text, [(1, text)]),
         Findings([Finding(text, "error", text)]),  # type: ignore[arg-type]
         FindingsFlag(text, text),
-        Legend([LegendEntry(text, 1, 1, True)], text),
+        Legend([ContestantRuns(text, OptimizerConfig(text), ())], {text: 1}, [text], text),
         Facts({text: [Fact(text, text, text)]}),
     ]
 

@@ -1,16 +1,18 @@
 """What the templates of a page are given: a page of sections, and what a section can hold.
 
-Everything here is plain text and numbers; the templates escape all of it. Each kind of content names its template.
+The templates escape all text of it. Each kind of content names its template.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 from surefoot.lab.analyse.audit import Finding
+from surefoot.lab.analyse.comparison import Comparison
+from surefoot.lab.analyse.groups import ContestantRuns
 from surefoot.lab.analyse.verdicts import Outcome
 from surefoot.lab.report.figures import CurvePanel, Panel
 
@@ -136,37 +138,23 @@ class Table(Content):
 
 
 @dataclass(frozen=True)
-class VerdictLine:
-    """A verdict in words, with the metric that it is about."""
-
-    outcome: Outcome
-    mark: str
-    text: str
-    metric: str = ""
-
-
-@dataclass(frozen=True)
-class VerdictCard:
-    """The verdicts on one contestant, the leading metric first."""
-
-    label: str
-    series: int
-    word: str
-    lines: Sequence[VerdictLine]
-
-
-@dataclass(frozen=True)
 class Verdicts(Content):
-    """What came out: a sentence, then a card per contestant, or with many of them a list with the claims first."""
+    """What came out: a sentence, then a card per contestant or, without cards, a list with the claims first.
+
+    Args:
+        rows: the leading metric's comparison of every contestant.
+        series: the number of each contestant's line, by label.
+        seeds: how many seeds there are, in words.
+        tally: how many contestants have which outcome, in words.
+        cards: for each contestant its comparisons on all metrics.
+    """
 
     template = "verdicts.html"
-    baseline: str
-    metric: str
+    rows: Sequence[Comparison]
+    series: Mapping[str, int]
     seeds: str
     tally: Sequence[tuple[int, str]]
-    cards: Sequence[VerdictCard] = ()
-    claims: Sequence[VerdictLine] = ()
-    without_claim: Sequence[VerdictLine] = ()
+    cards: Sequence[Sequence[Comparison]] = ()
 
 
 @dataclass(frozen=True)
@@ -187,21 +175,18 @@ class FindingsFlag(Content):
 
 
 @dataclass(frozen=True)
-class LegendEntry:
-    """A contestant whose curves a click shows or hides."""
-
-    label: str
-    series: int
-    diverged: int
-    is_shown: bool
-
-
-@dataclass(frozen=True)
 class Legend(Content):
-    """The contestants of the figures that follow."""
+    """The contestants of the figures that follow; a click shows or hides the curves of one.
+
+    Args:
+        series: the number of each contestant's line, by label.
+        hidden: labels of those that are not shown at first.
+    """
 
     template = "legend.html"
-    entries: Sequence[LegendEntry]
+    contestants: Sequence[ContestantRuns]
+    series: Mapping[str, int]
+    hidden: Collection[str] = ()
     note: str = ""
 
 

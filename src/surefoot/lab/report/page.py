@@ -15,6 +15,7 @@ from surefoot._extras import require
 from surefoot.lab.report.context import ReportContext, Section
 from surefoot.lab.report.draw import DASHES, PALETTE, plotly, style_of
 from surefoot.lab.report.figures import CurveData, CurvePanel, Panel
+from surefoot.lab.report.tables import MARKS, headline, metric_name
 from surefoot.version import __version__
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals["style_of"] = style_of
+    environment.globals.update(style_of=style_of, metric_name=metric_name, headline=headline, MARKS=MARKS)
     # NaN is no JSON: a page with it would not load, so it is refused here
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
     return environment

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from surefoot.lab.analyse.audit import Finding
 from surefoot.lab.analyse.comparison import Comparison, Summary
 from surefoot.lab.analyse.groups import TaskGroup, higher_is_better
-from surefoot.lab.analyse.verdicts import Outcome, count, number
+from surefoot.lab.analyse.verdicts import count, number
 from surefoot.lab.report.context import (
     Commands,
     Content,
@@ -19,19 +19,16 @@ from surefoot.lab.report.context import (
     FindingsFlag,
     Interval,
     Legend,
-    LegendEntry,
     Section,
     Table,
     TableRow,
     Text,
-    VerdictCard,
-    VerdictLine,
     Verdicts,
 )
 from surefoot.lab.report.figures import BUDGET, CurveData, CurvePanel, Panel, curve_data
 from surefoot.lab.report.forks import fork_sentence
 from surefoot.lab.report.panels import sensitivity, time_to_target_panel
-from surefoot.lab.report.tables import COLUMNS, MARKS, headline, metric_name
+from surefoot.lab.report.tables import COLUMNS, MARKS, metric_name
 
 if TYPE_CHECKING:
     from surefoot.lab.store import Run
@@ -40,16 +37,6 @@ if TYPE_CHECKING:
 MANY = 8
 #: Tables of up to so many rows are printed on one page; a longer one would leave half of a page empty.
 _WHOLE = 8
-_WORDS = {
-    Outcome.BETTER: "better",
-    Outcome.WORSE: "worse",
-    Outcome.LEANING: "no claim yet",
-    Outcome.UNDECIDED: "undecided",
-    Outcome.SAME: "the same",
-    Outcome.TOO_FEW: "too few seeds",
-    Outcome.DIVERGED: "diverged",
-    Outcome.UNPAIRED: "not compared",
-}
 #: What an optimizer records about itself: the key, the title, a caption, and whether a log scale makes sense.
 _INSIDE = [
     ("tilt", "Tilt", "Above zero: pushes harder on batches worse than usual; below: on better ones.", False),
@@ -144,31 +131,16 @@ def _verdicts(group: TaskGroup, summary: Summary, series: dict[str, int]) -> lis
     tally = Counter(row.verdict.outcome for row in leading)
     pairs = sorted({row.pairs for row in leading})
     seeds = f"{pairs[0]}" if len(pairs) == 1 else f"{pairs[0]} to {pairs[-1]}"
-    many = len(leading) > MANY
-    cards = [_card([row for row in rows if row.label == first.label], series) for first in leading]
+    cards = [[row for row in rows if row.label == first.label] for first in leading]
     return [
         Verdicts(
-            group.baseline.label,
-            metric_name(rows[0].metric),
+            leading,
+            series,
             f"{seeds} paired {'seed' if pairs == [1] else 'seeds'}",
-            [(tally[outcome], word) for outcome, word in _WORDS.items() if tally[outcome]],
-            cards=[] if many else cards,
-            claims=[_line(row, headline(row)) for row in leading if many and row.verdict.outcome.is_claim],
-            without_claim=[_line(row, headline(row)) for row in leading if many and not row.verdict.outcome.is_claim],
+            [(tally[outcome], mark.word) for outcome, mark in MARKS.items() if tally[outcome]],
+            cards if len(leading) <= MANY else (),
         )
     ]
-
-
-def _card(rows: Sequence[Comparison], series: dict[str, int]) -> VerdictCard:
-    first, *others = rows
-    # the first line names divergences, the others need not repeat it
-    lines = [_line(first, first.verdict.sentence), *(_line(row, row.verdict.claim) for row in others)]
-    return VerdictCard(first.label, series[first.label], _WORDS[first.verdict.outcome], lines)
-
-
-def _line(row: Comparison, text: str) -> VerdictLine:
-    outcome = row.verdict.outcome
-    return VerdictLine(outcome, MARKS[outcome][0], text, metric_name(row.metric).capitalize())
 
 
 def _none_ended(runs: Sequence[Run]) -> str:
@@ -295,21 +267,11 @@ def _inside_optimizers(groups: Sequence[TaskGroup], data: Sequence[CurveData], s
 def _legend(group: TaskGroup, data: CurveData, metrics: Sequence[str], series: dict[str, int]) -> Legend:
     drawn = {entry["label"] for entry in data.entries if any(metric in entry["values"] for metric in metrics)}
     others = len(group.contestants) - 1
-    return Legend(
-        [
-            LegendEntry(
-                contestant.label,
-                series[contestant.label],
-                len(contestant.diverged),
-                contestant.label not in data.hidden,
-            )
-            for contestant in group.contestants
-            if contestant.label in drawn
-        ],
+    note = (
         f"Shown first: the baseline and the best {others - len(data.hidden)} of {others}; the others are a click away."
-        if data.hidden
-        else "",
     )
+    contestants = [contestant for contestant in group.contestants if contestant.label in drawn]
+    return Legend(contestants, series, data.hidden, note if data.hidden else "")
 
 
 def _sensitivity(summary: Summary, series: dict[str, int]) -> Section:

@@ -7,7 +7,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from surefoot._extras import require
 from surefoot.lab.analyse.comparison import RECORD_COLUMNS, Comparison, Summary
@@ -17,16 +17,24 @@ if TYPE_CHECKING:
     from pandas import DataFrame
     from rich.console import Console, ConsoleOptions
 
-#: How each outcome is shown: a mark that does not need colour, and a colour.
+
+class Mark(NamedTuple):
+    """How an outcome is shown: a sign that does not need colour, a colour, and a word."""
+
+    sign: str
+    colour: str
+    word: str
+
+
 MARKS = {
-    Outcome.BETTER: ("▲", "green"),
-    Outcome.WORSE: ("▼", "red"),
-    Outcome.LEANING: ("△", "yellow"),
-    Outcome.UNDECIDED: ("◇", "cyan"),
-    Outcome.SAME: ("=", "cyan"),
-    Outcome.TOO_FEW: ("◇", "cyan"),
-    Outcome.DIVERGED: ("✕", "red"),
-    Outcome.UNPAIRED: ("–", "cyan"),
+    Outcome.BETTER: Mark("▲", "green", "better"),
+    Outcome.WORSE: Mark("▼", "red", "worse"),
+    Outcome.LEANING: Mark("△", "yellow", "no claim yet"),
+    Outcome.UNDECIDED: Mark("◇", "cyan", "undecided"),
+    Outcome.SAME: Mark("=", "cyan", "the same"),
+    Outcome.TOO_FEW: Mark("◇", "cyan", "too few seeds"),
+    Outcome.DIVERGED: Mark("✕", "red", "diverged"),
+    Outcome.UNPAIRED: Mark("–", "cyan", "not compared"),
 }
 _NAMES_CONTESTANT = {Outcome.BETTER, Outcome.WORSE, Outcome.LEANING, Outcome.SAME, Outcome.UNPAIRED}
 
@@ -152,8 +160,8 @@ def _terminal_table(rows: list[Comparison], width: int) -> Iterator[Any]:
     for row in rows:
         table.add_row(*(Text(COLUMNS[name](row)) for name in shown))
         if not row.is_baseline:
-            mark, colour = MARKS[row.verdict.outcome]
-            verdicts.add_row(Text(f" {mark}", style=colour), Text(headline(row)))
+            mark = MARKS[row.verdict.outcome]
+            verdicts.add_row(Text(f" {mark.sign}", style=mark.colour), Text(headline(row)))
     yield table
     yield verdicts
 
