@@ -10,9 +10,8 @@ from surefoot.lab.analyse.audit import Finding, audit
 from surefoot.lab.analyse.comparison import summarise
 from surefoot.lab.report.context import ReportContext, Section
 from surefoot.lab.report.figures import BUDGET
-from surefoot.lab.report.forks import fork_start
 from surefoot.lab.report.page import render, write_html, write_page
-from surefoot.lab.report.sections import report_sections, subtitle
+from surefoot.lab.report.sections import default_title, report_sections, subtitle
 
 if TYPE_CHECKING:
     from surefoot.lab.store import Run
@@ -51,12 +50,10 @@ def write_report(
     """
     summary = summarise(runs, metrics=metrics, baseline=baseline, target=target)
     shown = list(audit(runs, baseline) if findings is None else findings)
-    names = ", ".join(", ".join(filter(None, [group.name, fork_start(group)])) for group in summary.groups)
-    title = title or f"Optimizers on {names or 'nothing yet'}"
     budget = BUDGET
     while True:
         parts = report_sections(summary, shown, sections, command, budget)
-        text = render(ReportContext(title, subtitle(summary), parts))
+        text = render(ReportContext(title or default_title(summary), subtitle(summary), parts))
         excess = len(text.encode()) - LIMIT
         if excess <= 0 or budget <= SMALLEST_BUDGET:
             return write_html(path, text)

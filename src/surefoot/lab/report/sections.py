@@ -26,7 +26,6 @@ from surefoot.lab.report.context import (
     Verdicts,
 )
 from surefoot.lab.report.figures import BUDGET, CurveData, CurvePanel, Panel, curve_data
-from surefoot.lab.report.forks import fork_sentence
 from surefoot.lab.report.panels import sensitivity, time_to_target_panel
 from surefoot.lab.report.tables import COLUMNS, MARKS, metric_name
 
@@ -81,6 +80,12 @@ def report_sections(
     return [section for section in sections if not section.is_empty]
 
 
+def default_title(summary: Summary) -> str:
+    """The tasks' names, with where a fork began."""
+    names = [", ".join(filter(None, [group.name, _fork_start(group)])) for group in summary.groups]
+    return f"Optimizers on {', '.join(names) or 'nothing yet'}"
+
+
 def subtitle(summary: Summary) -> str:
     """How large the comparison is."""
     runs = [run for group in summary.groups for run in group.runs]
@@ -115,10 +120,38 @@ def _in_short(summary: Summary, findings: Sequence[Finding], series: dict[str, i
     flag = [FindingsFlag("error" if tally["error"] else "warning", words)] if words else []
     sections = []
     for group in summary.groups:
-        sentence = fork_sentence(group)
-        lead = [Text(sentence, "lead")] if sentence else []
+        lead = [Text(sentence, "lead")] if (sentence := _fork_sentence(group)) else []
         sections.append(_per_task(group, summary.groups, [*lead, *_verdicts(group, summary, series)]))
     return Section("In short", content=flag, sections=sections)
+
+
+def _fork_start(group: TaskGroup) -> str:
+    """Where the runs of a fork continued from, to follow the task's name; empty if they are no fork."""
+    fork = next((run.config.fork for run in group.runs if run.config.fork), None)
+    if fork is None:
+        return ""
+    place = f"continued from epoch {fork.epoch}" if fork.epoch else "forked at the initial weights"
+    return f"{place} of {fork.label or group.baseline.label}"
+
+
+def _fork_sentence(group: TaskGroup) -> str:
+    """The same as a sentence, with what became of the baseline's state; empty if it is no fork."""
+    start = _fork_start(group)
+    if not start:
+        return ""
+    keeping = [
+        contestant.label
+        for contestant in group.contestants
+        if any(run.config.fork is not None and run.config.fork.state == "kept" for run in contestant.runs)
+    ]
+    if not keeping:
+        state = "with a fresh state"
+    elif len(keeping) == len(group.contestants):
+        state = "with the state that it had there"
+    else:
+        names = keeping[0] if len(keeping) == 1 else f"{', '.join(keeping[:-1])} and {keeping[-1]}"
+        state = f"{names} with the state that it had there, the others with a fresh one"
+    return f"A fork: every optimizer {start}, from the same weights and over the same batches, {state}."
 
 
 def _verdicts(group: TaskGroup, summary: Summary, series: dict[str, int]) -> list[Content]:
