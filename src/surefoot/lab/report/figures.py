@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Literal
 
 from surefoot.lab.analyse.groups import ContestantRuns, TaskGroup, higher_is_better, value_at
@@ -215,6 +216,10 @@ def _group_curves(group: TaskGroup, metrics: Sequence[str], series: dict[str, in
     # every k-th epoch, counted back from the last, and the first; a fork does not begin at 1
     epochs = sorted({*recorded[:1], *recorded[::-stride]})
     data = CurveData(epochs=epochs, stride=stride, hidden=_hidden(group, metrics))
+
+    def at_epochs(recorded: Mapping[int, float | None]) -> list[float | None]:
+        return [_short(recorded.get(epoch)) for epoch in epochs]
+
     for contestant in group.contestants:
         # A run that diverged has fewer steps in its last epoch; where all did, theirs are all there is.
         steps = {
@@ -226,7 +231,8 @@ def _group_curves(group: TaskGroup, metrics: Sequence[str], series: dict[str, in
         }
         values = {}
         for metric in metrics:
-            curves = [_curve(run, metric, epochs) for run in contestant.runs]
+            by_run = [{record["epoch"]: record.get(metric) for record in run.epochs} for run in contestant.runs]
+            curves = [at_epochs(recorded) for recorded in by_run]
             if any(value is not None for curve in curves for value in curve):
                 values[metric] = curves
         data.entries.append(
@@ -235,8 +241,8 @@ def _group_curves(group: TaskGroup, metrics: Sequence[str], series: dict[str, in
                 "series": series[contestant.label],
                 "seeds": [run.seed for run in contestant.runs],
                 "diverged": {str(i): run.epochs[-1]["epoch"] for i, run in enumerate(contestant.runs) if run.diverged},
-                "step": [_short(steps.get(epoch)) for epoch in epochs],
-                "seconds": [_seconds(run, epochs) for run in contestant.runs],
+                "step": at_epochs(steps),
+                "seconds": [at_epochs(_seconds(run)) for run in contestant.runs],
                 "values": values,
             }
         )
@@ -256,17 +262,10 @@ def _hidden(group: TaskGroup, metrics: Sequence[str]) -> list[str]:
     return [contestant.label for contestant in sorted(group.contestants[1:], key=rank)[MOST_SHOWN - 1 :]]
 
 
-def _curve(run: Run, metric: str, epochs: list[int]) -> list[float | None]:
-    recorded = {record["epoch"]: record.get(metric) for record in run.epochs}
-    return [_short(recorded.get(epoch)) for epoch in epochs]
-
-
-def _seconds(run: Run, epochs: list[int]) -> list[float | None]:
-    total, sums = 0.0, dict[int, float]()
-    for record in run.epochs:
-        total += record.get("seconds") or 0.0
-        sums[record["epoch"]] = total
-    return [_short(sums.get(epoch)) for epoch in epochs]
+def _seconds(run: Run) -> dict[int, float]:
+    """The seconds of training until the end of each epoch."""
+    totals = accumulate(record.get("seconds") or 0.0 for record in run.epochs)
+    return dict(zip((record["epoch"] for record in run.epochs), totals))
 
 
 def _short(value: float | None) -> float | None:

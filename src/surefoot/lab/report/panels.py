@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from surefoot.lab.analyse.comparison import Comparison, time_to_target
 from surefoot.lab.analyse.groups import ContestantRuns, TaskGroup, higher_is_better, sweeps
-from surefoot.lab.analyse.stats import MeanStd, mean_std
+from surefoot.lab.analyse.stats import mean_std
 from surefoot.lab.analyse.verdicts import number, plus_minus
 from surefoot.lab.report.figures import Axis, Line, Markers, Panel, mean_curve
 from surefoot.lab.report.tables import metric_name
@@ -52,8 +52,8 @@ def sensitivity(group: TaskGroup, metric: str, series: dict[str, int]) -> list[P
 
 
 def _sweep(contestants: list[tuple[float, ContestantRuns]], metric: str, series: dict[str, int]) -> Line:
-    points = [(value, contestant, _final(contestant, metric)) for value, contestant in contestants]
-    points = [(value, contestant, final) for value, contestant, final in points if final.n]
+    finals = [(value, contestant, mean_std(contestant.final_values(metric))) for value, contestant in contestants]
+    points = [(value, contestant, final) for value, contestant, final in finals if final.n]
     text = []
     for _, contestant, final in points:
         lost = f", {len(contestant.diverged)} diverged" if contestant.diverged else ""
@@ -71,7 +71,7 @@ def _sweep(contestants: list[tuple[float, ContestantRuns]], metric: str, series:
 
 
 def _level(contestant: ContestantRuns, metric: str, values: list[float], series: dict[str, int]) -> list[Line]:
-    final = _final(contestant, metric)
+    final = mean_std(contestant.final_values(metric))
     if final.n == 0:
         return []
     text = f"{contestant.label}\n{plus_minus(final.mean, final.std)} (n={final.n})"
@@ -79,16 +79,12 @@ def _level(contestant: ContestantRuns, metric: str, values: list[float], series:
     return [Line(f"{contestant.label} (baseline)", ends, [final.mean] * 2, series[contestant.label], text=[text] * 2)]
 
 
-def _final(contestant: ContestantRuns, metric: str) -> MeanStd:
-    return mean_std(contestant.final_values(metric))
-
-
 def time_to_target_panel(group: TaskGroup, rows: list[Comparison], series: dict[str, int]) -> Panel | None:
-    """Epochs to target, run by run: a dot for a run that reached it, a tick at the median."""
-    if rows[0].target is None:
+    """Epochs to target, run by run: a dot for a run that reached it, a tick at the median; None without a target."""
+    if not rows or rows[0].target is None:
         return None
     target = rows[0].target.value
-    lines = []
+    lines, notes = [], []
     first = min((run.epochs[0]["epoch"] for run in group.runs if run.epochs), default=1)
     last = max((run.epochs[-1]["epoch"] for run in group.runs if run.epochs), default=1)
     for place, (contestant, row) in enumerate(zip(group.contestants, rows)):
@@ -106,6 +102,8 @@ def time_to_target_panel(group: TaskGroup, rows: list[Comparison], series: dict[
                 connected=False,
             )
         )
+        missed = row.counts.ended - (row.target.reached if row.target else 0)
+        notes.append(f"{missed} of {row.counts.ended} missed" if missed else "")
         median = row.target.median.epochs if row.target and row.target.median else math.inf
         if math.isfinite(median):
             text = [f"{contestant.label}\nmedian: epoch {number(median)}"]
@@ -120,13 +118,8 @@ def time_to_target_panel(group: TaskGroup, rows: list[Comparison], series: dict[
         caption="A dot is a run, the tick its optimizer's median (none when half of the runs missed).",
         height=90 + 26 * len(rows),
         wide=True,
-        rows=[(name, _missed(row)) for name, row in zip(shortened([row.label for row in rows]), rows)],
+        rows=list(zip(shortened([row.label for row in rows]), notes)),
     )
-
-
-def _missed(row: Comparison) -> str:
-    ended, reached = row.counts.ended, row.target.reached if row.target else 0
-    return f"{ended - reached} of {ended} missed" if reached < ended else ""
 
 
 def shortened(labels: Sequence[str], most: int = 36) -> list[str]:

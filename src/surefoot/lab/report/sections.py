@@ -321,11 +321,8 @@ def _time_to_target(summary: Summary, series: dict[str, int]) -> Section:
     sections = []
     for group in summary.groups:
         rows = summary.select(metric=summary.metrics[0], task=group.name) if summary.metrics else []
-        if rows and rows[0].target is not None:
-            panel = time_to_target_panel(group, rows, series)
-            sections.append(
-                _per_task(group, summary.groups, _target_content(group, rows, series), [panel] if panel else [])
-            )
+        if panel := time_to_target_panel(group, rows, series):
+            sections.append(_per_task(group, summary.groups, _target_content(group, rows, series), [panel]))
     return Section(
         "Time to target",
         "How much training until the target was first reached; a run that never got there counts as infinite. "
@@ -338,10 +335,8 @@ def _target_content(group: TaskGroup, rows: Sequence[Comparison], series: dict[s
     parallel = any((record.get("jobs") or 1) > 1 for run in group.runs for record in run.epochs)
     table_rows = []
     for row in rows:
-        time = row.target.median if row.target else None
-        times = [number(None)] * 3 if time is None else [
-            number(time.epochs, 6), number(time.steps, 7), number(time.seconds, 3),
-        ]  # fmt: skip
+        steps, epochs, seconds = (row.target and row.target.median) or (None, None, None)
+        times = [number(epochs, 6), number(steps, 7), number(seconds, 3)]
         reached = row.target.reached if row.target else 0
         table_rows.append(TableRow([row.label, *times, f"{reached} of {row.counts.ended} runs"], series[row.label]))
     first = rows[0]
