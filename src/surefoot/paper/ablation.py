@@ -22,7 +22,7 @@ from surefoot.lab.spec.builtin import PAPER_WEIGHT_DECAY
 from surefoot.lab.spec.code import RECORDED_AS
 from surefoot.lab.spec.contestant import write_spec
 from surefoot.lab.store import Run
-from surefoot.paper.published import Configuration, eta_of
+from surefoot.paper.published import Configuration, configuration_of, eta_of
 from surefoot.statistics import LossStats
 
 #: Learning rates of the CNN's ablation, the paper's first: every contestant gets each of them.
@@ -228,9 +228,7 @@ def _one_per_seed(runs: Sequence[Run]) -> list[Run]:
 
 def _is_on(run: Run, configuration: Configuration, subset: int | None) -> bool:
     task = run.config.task
-    dropout = bool(task.settings.get("dropout", False))
-    recorded = task.name, task.batch_size, dropout, task.settings.get("subset")
-    return recorded == (configuration.task, configuration.batch_size, configuration.dropout, subset)
+    return configuration_of(task) == configuration and task.settings.get("subset") == subset
 
 
 def at_horizon(runs: Sequence[Run], horizon: int) -> list[Run]:

@@ -21,6 +21,7 @@ from surefoot.paper.published import (
     Configuration,
     PublishedRow,
     Value,
+    configuration_of,
     configurations,
     eta_of,
     rows,
@@ -43,9 +44,8 @@ class PaperSetting(NamedTuple):
 
 def setting_of(config: RunConfig) -> PaperSetting | None:
     """The paper's setting of a run, or None if it has other options than those of the paper."""
-    task, optimizer = config.task, config.optimizer
-    settings, options = dict(task.settings), dict(optimizer.options)
-    dropout = bool(settings.pop("dropout", False))
+    configuration, optimizer = configuration_of(config.task), config.optimizer
+    options = dict(optimizer.options)
     name = {"torch.optim.Adam": "Adam"}.get(optimizer.class_path, optimizer.class_path.removeprefix("surefoot."))
     recipe = "reference" if options.pop("reference", False) else "default"
     eta = options.pop("eta", None)
@@ -55,19 +55,12 @@ def setting_of(config: RunConfig) -> PaperSetting | None:
         and options.pop("weighting", "paper") == "paper"
         and options.pop("fused", True) in (True, None)
         and not options
-        and not settings
+        and not config.task.settings.keys() - {"dropout"}
     )
     is_plain = config.purpose == Purpose.RESULT and not config.fork and not optimizer.schedule
-    if not has_paper_options or not is_plain or name not in OPTIMIZERS:
+    if configuration is None or not has_paper_options or not is_plain or name not in OPTIMIZERS:
         return None
-    for configuration in configurations():
-        if (configuration.task, configuration.batch_size, configuration.dropout) == (
-            task.name,
-            task.batch_size,
-            dropout,
-        ):
-            return PaperSetting(configuration, name, None if eta is None else float(eta), recipe)
-    return None
+    return PaperSetting(configuration, name, None if eta is None else float(eta), recipe)
 
 
 class Replication:
@@ -100,10 +93,8 @@ class Replication:
         self, configuration: Configuration, optimizer: str, metric: str, epoch: int, recipe: str = "default"
     ) -> dict[int, float]:
         """A metric after an epoch, by seed, in the paper's unit; runs that are shorter, or diverged, have none."""
-        name, unit = RECORDED[metric]
         runs = self.of(configuration, optimizer, recipe)
-        values = {seed: value_at(run, name, epoch) for seed, run in sorted(runs.items())}
-        return {seed: unit * value for seed, value in values.items() if value is not None}
+        return {seed: value for seed in sorted(runs) for value in values_at([runs[seed]], metric, epoch)}
 
     def reached(self, configuration: Configuration, optimizer: str, epoch: int, recipe: str = "default") -> set[int]:
         """The seeds that have results after an epoch."""

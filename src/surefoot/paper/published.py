@@ -15,6 +15,8 @@ from functools import cache
 from importlib import resources
 from typing import Any, NamedTuple
 
+from surefoot.lab.spec.config import TaskConfig
+
 #: Seeds behind every published number.
 SEEDS = 3
 #: What the published numbers are rounded to.
@@ -117,6 +119,13 @@ def plain_configurations() -> dict[str, Configuration]:
         for configuration in configurations()
         if configuration.batch_size == 128 and not configuration.dropout
     }
+
+
+def configuration_of(task: TaskConfig) -> Configuration | None:
+    """The configuration that a task of the lab has, whatever its other settings; None if the paper has no such."""
+    wanted = task.name, task.batch_size, bool(task.settings.get("dropout", False))
+    known = {(paper.task, paper.batch_size, paper.dropout): paper for paper in configurations()}
+    return known.get(wanted)
 
 
 @cache
