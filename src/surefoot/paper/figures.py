@@ -14,25 +14,12 @@ from surefoot.lab.report.figures import Axis, Figure, Line, Markers, Panel, band
 from surefoot.lab.store import Run
 from surefoot.paper.ablation import IMAGES, at_horizon, runs_by_rate, runs_by_variant
 from surefoot.paper.cells import RECORDED, PaperSetting, Replication, values_at
-from surefoot.paper.published import (
-    EPOCHS,
-    METRICS,
-    OPTIMIZERS,
-    TITLES,
-    Configuration,
-    configurations,
-    eta_of,
-    find,
-)
+from surefoot.paper.published import EPOCHS, METRICS, OPTIMIZERS, TITLES, Configuration, configurations, eta_of, find
 
 #: Each optimizer keeps its colour and dash in every figure; Adam, the baseline, is black.
 SERIES = {"Adam": 0, "AdamUCB": 1, "AdamCB": 2, "AdamS": 3}
 #: The axis of each metric: losses on a log scale.
-_AXES = {
-    "train_loss": Axis(scale="log"),
-    "val_loss": Axis(scale="log"),
-    "val_acc": Axis(largest=100.0),
-}
+_AXES = {"train_loss": Axis(scale="log"), "val_loss": Axis(scale="log"), "val_acc": Axis(largest=100.0)}
 _HEIGHT = 380
 _PUBLISHED = Markers("circle-open")
 _CURVES = "Lines: our mean over seeds, bands one standard deviation. Points: the published mean ± std of three seeds."

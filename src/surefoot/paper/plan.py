@@ -22,14 +22,7 @@ from surefoot.lab.spec.contestant import write_spec
 from surefoot.lab.spec.options import RunOptions
 from surefoot.lab.store import Run, last_epoch, read_run, read_runs
 from surefoot.paper import ablation
-from surefoot.paper.published import (
-    OPTIMIZERS,
-    Configuration,
-    configurations,
-    eta_of,
-    etas,
-    plain_configurations,
-)
+from surefoot.paper.published import OPTIMIZERS, Configuration, configurations, eta_of, etas, plain_configurations
 
 PARTS = ("lr", "mlp", "cnn", "eta", "dropout", "ablation", "all")
 SEEDS, EPOCHS = 3, 45
@@ -70,12 +63,7 @@ def spec_of(optimizer: str, eta: float | None, *, reference: bool = False) -> st
 
 
 def planned(
-    part: str,
-    *,
-    seeds: int | None = None,
-    epochs: int | None = None,
-    model: str | None = None,
-    reference: bool = False,
+    part: str, *, seeds: int | None = None, epochs: int | None = None, model: str | None = None, reference: bool = False
 ) -> list[PlannedComparison]:
     """The comparisons of one part of the paper.
 

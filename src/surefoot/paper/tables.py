@@ -317,12 +317,7 @@ def answers(runs: RunsByName, pairs: Sequence[tuple[str, str]], metric: str, epo
             for name in pair
         )
         verdict = decide(
-            result,
-            p_holm,
-            contestant=contestant,
-            baseline=baseline,
-            higher_is_better=metric == "val_acc",
-            level=level,
+            result, p_holm, contestant=contestant, baseline=baseline, higher_is_better=metric == "val_acc", level=level
         )
         sentences.append(verdict.sentence)
     return sentences
