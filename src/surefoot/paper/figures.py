@@ -133,9 +133,7 @@ def dropout_against_adams(replication: Replication, plain: Configuration, dropou
                 metric,
                 f"{optimizer}{' + dropout' if configuration.dropout else ''}",
                 SERIES[optimizer],
-                dash=1
-                if configuration.dropout
-                else 0,  # the colour is the optimizer's, the dash says whether units dropped
+                dash=int(configuration.dropout),  # the colour says which optimizer
             )
             for optimizer in ("Adam", "AdamS")
             for configuration in (plain, dropout)

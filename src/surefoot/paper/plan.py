@@ -51,6 +51,11 @@ class PlannedComparison:
         options = RunOptions.read({name: value for name, value in self.overrides.items() if value})
         return shlex.join(options.command("compare", self.task, self.optimizers, range(self.seeds), self.epochs))
 
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """Seeds, epochs and options of the task, for `compare`."""
+        return {"seeds": self.seeds, "epochs": self.epochs, **self.overrides}
+
 
 def spec_of(optimizer: str, eta: float | None, *, reference: bool = False) -> str:
     """How the lab writes one of the paper's optimizers.
@@ -149,14 +154,7 @@ def planned_comparison(
 def run_plan(plan: Sequence[PlannedComparison], **options: Any) -> list[Results]:
     """Compute what is missing of a plan, one comparison after the other; the options are those of `compare`."""
     return [
-        compare(
-            comparison.task,
-            comparison.optimizers,
-            seeds=comparison.seeds,
-            epochs=comparison.epochs,
-            **{**options, **comparison.overrides},
-        )
-        for comparison in plan
+        compare(comparison.task, comparison.optimizers, **{**options, **comparison.arguments}) for comparison in plan
     ]
 
 
@@ -181,14 +179,7 @@ def plan_status(plan: Sequence[PlannedComparison], *, out: Path, data_dir: Path 
     counted: dict[str, int] = {}
     statuses = []
     for comparison in plan:
-        setup = prepare(
-            comparison.task,
-            comparison.optimizers,
-            seeds=comparison.seeds,
-            epochs=comparison.epochs,
-            data_dir=data_dir,
-            **comparison.overrides,
-        )
+        setup = prepare(comparison.task, comparison.optimizers, data_dir=data_dir, **comparison.arguments)
         done = dict.fromkeys(comparison.optimizers, 0)
         left = 0
         task = TaskConfig(comparison.task)

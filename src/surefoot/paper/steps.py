@@ -62,23 +62,19 @@ def record(
         overrides: options of the task, such as subset.
     """
     configuration = plain_configurations()[model]
-    if model == "cnn":
-        overrides = {"subset": IMAGES, **overrides}
+    images = {"subset": IMAGES} if model == "cnn" else {}
+    overrides = {**configuration.overrides, **images, **overrides}
     epochs = epochs or (CNN_EPOCHS if model == "cnn" else EPOCHS[-1])
     path = out / NAME
     known = read_steps(path)
-    specs = {"std scale alone": "adamucb:eta=0"}
-    specs |= {
-        f"{name} {eta_of(configuration, name):g}": spec_of(name, eta_of(configuration, name)) for name in OPTIMIZERS[1:]
-    }
+    etas = {name: eta_of(configuration, name) for name in OPTIMIZERS[1:]}
+    specs = {"std scale alone": "adamucb:eta=0"} | {f"{name} {eta:g}": spec_of(name, eta) for name, eta in etas.items()}
     for label, spec in specs.items():
         name = f"{configuration.name}: {label}"
         if name in known and known[name][-1][0] >= epochs:
             continue
         print_line(f"{name}: {epochs} epochs")
-        weights, per_epoch = train(
-            configuration.task, spec, epochs, data_dir, **{**configuration.overrides, **overrides}
-        )
+        weights, per_epoch = train(configuration.task, spec, epochs, data_dir, **overrides)
         known[name] = thinned(ratios(weights), per_epoch)
         write_steps(path, known)
     return path

@@ -99,15 +99,14 @@ class _FigureData:
 
     def __init__(self) -> None:
         self.figures: list[dict[str, Any]] = []
-        self.blocks: list[CurveData] = []
+        self.blocks: dict[int, CurveData] = {}
 
     def add(self, panel: Panel | CurvePanel) -> int:
         """The number of the next figure, which shows this panel."""
         figure: dict[str, Any] = {"title": panel.title, "height": panel.height}
         if isinstance(panel, CurvePanel):
-            if not any(panel.data is block for block in self.blocks):
-                self.blocks.append(panel.data)
-            block = next(i for i, block in enumerate(self.blocks) if block is panel.data)
+            self.blocks.setdefault(id(panel.data), panel.data)
+            block = list(self.blocks).index(id(panel.data))
             figure |= {"kind": "curves", "block": block, "metric": panel.metric}
             figure |= {"log": panel.log, "inside": panel.inside}
         else:
@@ -116,5 +115,5 @@ class _FigureData:
         return len(self.figures) - 1
 
     def data(self) -> dict[str, Any]:
-        blocks = [block.to_json() for block in self.blocks]
+        blocks = [block.to_json() for block in self.blocks.values()]
         return {"figures": self.figures, "blocks": blocks, "colours": len(PALETTE), "dashes": DASHES}
