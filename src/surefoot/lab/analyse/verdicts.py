@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
@@ -165,6 +166,16 @@ def count(n: int, thing: str) -> str:
     ('1 run', '3 runs')
     """
     return f"{n} {thing}" if n == 1 else f"{n} {thing}s"
+
+
+def span(values: Collection[int], thing: str) -> str:
+    """From the smallest to the largest number, with its noun.
+
+    >>> span([1, 1], "setting"), span([20, 1], "setting")
+    ('1 setting', '1 to 20 settings')
+    """
+    low, high = min(values), max(values)
+    return count(low, thing) if low == high else f"{low} to {high} {thing}s"
 
 
 def plus_minus(value: float, spread: float) -> str:

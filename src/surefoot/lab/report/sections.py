@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from surefoot.lab.analyse.audit import Finding
 from surefoot.lab.analyse.comparison import Comparison, Summary
 from surefoot.lab.analyse.groups import TaskGroup, higher_is_better
-from surefoot.lab.analyse.verdicts import count, number
+from surefoot.lab.analyse.verdicts import count, number, span
 from surefoot.lab.report.context import (
     Commands,
     Content,
@@ -92,14 +92,12 @@ def subtitle(summary: Summary) -> str:
     if not runs:
         return "No runs."
     labels = {contestant.label for group in summary.groups for contestant in group.contestants}
-    epochs = sorted({run.config.epochs - run.config.first_epoch for run in runs})
-    length = f"{epochs[0]}" if len(epochs) == 1 else f"{epochs[0]} to {epochs[-1]}"
     return " · ".join(
         [
             count(len(summary.groups), "task"),
             count(len(labels), "optimizer"),
             count(len({run.seed for run in runs}), "seed"),
-            f"{length} {'epoch' if length == '1' else 'epochs'}",
+            span([run.config.epochs - run.config.first_epoch for run in runs], "epoch"),
             count(len(runs), "run"),
         ]
     )
@@ -162,14 +160,12 @@ def _verdicts(group: TaskGroup, summary: Summary, series: dict[str, int]) -> lis
         return [Text(f"Only {group.baseline.label} ran: nothing to compare with yet.", "short")]
     leading = [row for row in rows if row.metric == rows[0].metric]
     tally = Counter(row.verdict.outcome for row in leading)
-    pairs = sorted({row.pairs for row in leading})
-    seeds = f"{pairs[0]}" if len(pairs) == 1 else f"{pairs[0]} to {pairs[-1]}"
     cards = [[row for row in rows if row.label == first.label] for first in leading]
     return [
         Verdicts(
             leading,
             series,
-            f"{seeds} paired {'seed' if pairs == [1] else 'seeds'}",
+            span([row.pairs for row in leading], "paired seed"),
             [(tally[outcome], mark.word) for outcome, mark in MARKS.items() if tally[outcome]],
             cards if len(leading) <= MANY else (),
         )

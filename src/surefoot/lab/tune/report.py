@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from surefoot._extras import require
-from surefoot.lab.analyse.verdicts import count, number
+from surefoot.lab.analyse.verdicts import count, number, span
 from surefoot.lab.report import ReportContext, Section, write_page
 from surefoot.lab.report.context import Commands, Content, Table, TableRow, Text
 from surefoot.lab.report.figures import Axis, Line, Markers, Panel
@@ -118,23 +118,13 @@ def write_tuning_report(
     subtitle = " · ".join(
         [
             count(len(studies), "optimizer"),
-            _budgets([study.plan.budget for study in studies]),
+            f"{span([study.plan.budget for study in studies], 'setting')} each",
             f"{count(len(plan.seeds), 'seed')} each",
             count(plan.rungs[-1], "epoch"),
         ]
     )
     title = f"Tuning on {plan.template.task.name}"
     return write_page(path, ReportContext(title, subtitle, tuning_sections(studies, notes, commands)))
-
-
-def _budgets(settings: Sequence[int]) -> str:
-    """How many settings were to be tried.
-
-    >>> _budgets([1, 1]), _budgets([1, 20])
-    ('1 setting each', '1 to 20 settings each')
-    """
-    least, most = min(settings), max(settings)
-    return f"{count(most, 'setting')} each" if least == most else f"{least} to {most} settings each"
 
 
 def tuning_sections(studies: Sequence[StudyResult], notes: Sequence[str], commands: Sequence[str]) -> list[Section]:
@@ -202,19 +192,17 @@ def best_so_far(studies: Sequence[StudyResult]) -> Panel:
 
 def _best(study: StudyResult, series: int) -> Line:
     spent, best = 0, math.nan
-    x: list[int] = []
-    y: list[float] = []
-    names: list[str] = []
+    points: list[tuple[int, float, str]] = []
     for trial in study.trials:
         spent += trial.epochs
         better = trial.value > best if study.plan.maximize else trial.value < best
         if trial.state == "done" and (math.isnan(best) or better):
             best = trial.value
-            x, y = [*x, spent], [*y, best]
-            names.append(f"{study.plan.label} {settings_of(trial.options)}\n{number(best)}")
-    if x and x[-1] < spent:
-        x, y, names = [*x, spent], [*y, y[-1]], [*names, names[-1]]
-    text = [f"{name}\nafter {epochs} epochs" for name, epochs in zip(names, x)]
+            points.append((spent, best, f"{study.plan.label} {settings_of(trial.options)}\n{number(best)}"))
+    if points and points[-1][0] < spent:
+        points.append((spent, *points[-1][1:]))
+    x, y = [epochs for epochs, _, _ in points], [value for _, value, _ in points]
+    text = [f"{name}\nafter {epochs} epochs" for epochs, _, name in points]
     return Line(study.plan.label, x, y, series, text=text, markers=Markers(size=6), steps=True)
 
 
