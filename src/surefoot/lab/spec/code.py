@@ -20,13 +20,15 @@ import os
 import random
 import sys
 import sysconfig
+import tokenize
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -74,12 +76,12 @@ def load_file(path: Path, name: str, again: Literal["always", "if edited", "neve
     if str(path.parent) not in sys.path:
         sys.path.append(str(path.parent))
     content = path.read_bytes()
-    if name in sys.modules and again == "if edited" and _SEEN[name].content == content:
+    if name in sys.modules and again == "if edited" and _SEEN[name][1] == content:
         return sys.modules[name]
     module = ModuleType(name)
     module.__file__ = str(path)
     sys.modules[name] = module  # dataclasses and pickle look their own module up there
-    _SEEN[name] = _ModuleText.read(module, content)
+    _SEEN[name] = module, content
     try:
         # Not through an import: its bytecode cache can miss an edit made within the same second.
         exec(compile(content, str(path), "exec"), module.__dict__)
@@ -107,8 +109,6 @@ def fingerprint(thing: Any) -> str:
     >>> fingerprint(torch.optim.SGD)
     ''
     """
-    if _package(thing) in _VERSIONED:
-        return ""
     return _hash(_Description().of(thing)) if _is_user_defined(thing) else _file_digest(thing)
 
 
@@ -155,20 +155,16 @@ def _probe_once(task: Task) -> tuple[str, str]:
 @contextmanager
 def _fixed_random_numbers() -> Iterator[None]:
     """Fixed random numbers of torch, Python and NumPy and one thread inside; the caller's are restored."""
-    numpy = sys.modules.get("numpy")
-    before = random.getstate(), numpy.random.get_state() if numpy else None, torch.get_num_threads()
+    before = random.getstate(), np.random.get_state(), torch.get_num_threads()
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        random.seed(0)
-        if numpy:
-            numpy.random.seed(0)
+        for seed in (torch.manual_seed, random.seed, np.random.seed):
+            seed(0)
         torch.set_num_threads(1)
         try:
             yield
         finally:
             random.setstate(before[0])
-            if numpy:
-                numpy.random.set_state(before[1])
+            np.random.set_state(before[1])
             torch.set_num_threads(before[2])
 
 
@@ -230,7 +226,7 @@ class _Description:
             case type():
                 return self._class(value)
             case ModuleType():
-                return _module_digest(value) if _is_user_defined(value) else value.__name__
+                return _module_digest(value) or value.__name__
             case BuiltinFunctionType():
                 return f"{value.__module__}:{value.__qualname__}"
         return self._object(value)
@@ -242,26 +238,24 @@ class _Description:
             return f"{function.__module__}:{function.__qualname__}{_file_digest(function)}{self.of(bound)}"
         module = _module_with_file(function)
         if module is None:
-            source = _main_source(function)
             names = sorted(_globals_read(function.__code__))
             bound.append({name: function.__globals__[name] for name in names if name in function.__globals__})
-        else:
-            source = _function_text(function.__code__, _text_of(module).lines) + _module_digest(module)
-        return f"{function.__qualname__}{_hash(source)}{self.of(bound)}"
+        text = _function_text(function) + _module_digest(module)
+        return f"{function.__qualname__}{_hash(text)}{self.of(bound)}"
 
     def _class(self, cls: type) -> str:
         if not _is_user_defined(cls):
             return f"{cls.__module__}:{cls.__qualname__}{_file_digest(cls)}"
-        module = _module_with_file(cls)
-        text = "" if module is None else _module_digest(module)
+        text = _module_digest(_module_with_file(cls))
         return f"{cls.__qualname__}{text}{self.of([_members(cls), cls.__bases__])}"
 
     def _object(self, value: Any) -> str:
         if type(value).__module__ == "numpy" and hasattr(value, "tobytes"):  # repr() shortens an array
             content = self.of(value.tolist()) if value.dtype.hasobject else _hash(value.tobytes())
             return f"{value.dtype}{value.shape}{content}"
-        slots = [name for cls in type(value).__mro__ for name in _slots(cls) if hasattr(value, name)]
-        attributes = {**{name: getattr(value, name) for name in slots}, **getattr(value, "__dict__", {})}
+        state = object.__getstate__(value)  # a dictionary, None, or a pair of such: the second is that of the slots
+        parts = state if isinstance(state, tuple) else (state,)
+        attributes = {name: kept for part in parts for name, kept in (part or {}).items()}
         text = "" if _is_user_defined(type(value)) else repr(value)
         shown = "" if " at 0x" in text.lower() or isinstance(value, nn.Module) else text
         # For objects of third-party classes only plain attributes are hashed, so that cached values do not count.
@@ -270,27 +264,8 @@ class _Description:
         return f"{self.of(type(value))}{shown}{self.of(counted)}"
 
 
-class _ModuleText(NamedTuple):
-    """The text of a user's module when it was first seen, and the names of the modules that it imports."""
-
-    version: Any
-    content: bytes
-    lines: list[str]
-    imports: set[str]
-
-    @classmethod
-    def read(cls, module: ModuleType, content: bytes) -> _ModuleText:
-        text = content.decode(errors="replace")
-        return cls(_version(module), content, text.splitlines(keepends=True), _imports(text, module))
-
-
-#: By name of the module.
-_SEEN: dict[str, _ModuleText] = {}
-
-
-def _version(module: ModuleType) -> Any:
-    """An object that is replaced when the module is reloaded."""
-    return module.__spec__ or module
+#: The file of each user's module when it was first seen, with an object that is replaced when the module is reloaded.
+_SEEN: dict[str, tuple[Any, bytes]] = {}
 
 
 def _module_with_file(thing: Any) -> ModuleType | None:
@@ -298,16 +273,17 @@ def _module_with_file(thing: Any) -> ModuleType | None:
     return None if thing.__module__ == "__main__" else sys.modules.get(thing.__module__)
 
 
-def _text_of(module: ModuleType) -> _ModuleText:
-    known = _SEEN.get(module.__name__)
-    if known is None or known.version is not _version(module):
+def _content(module: ModuleType) -> bytes:
+    """The file of a user's module, as it was when the module was first seen."""
+    version = module.__spec__ or module
+    if module.__name__ not in _SEEN or _SEEN[module.__name__][0] is not version:
         try:
             content = Path(module.__file__ or "").read_bytes()
         except OSError:  # a package without a file of its own
             content = b""
         _check_not_edited(module, content)
-        known = _SEEN[module.__name__] = _ModuleText.read(module, content)
-    return known
+        _SEEN[module.__name__] = version, content
+    return _SEEN[module.__name__][1]
 
 
 def _check_not_edited(module: ModuleType, content: bytes) -> None:
@@ -331,70 +307,65 @@ def _nested(code: CodeType) -> Iterator[CodeType]:
             yield from _nested(constant)
 
 
-def _imports(text: str, module: ModuleType) -> set[str]:
-    """Names of modules that a text may import."""
+@functools.cache
+def _imports(content: bytes, package: str | None) -> set[str]:
+    """Names of modules that a file of this package may import."""
     names: set[str] = set()
     with suppress(SyntaxError, ValueError):
-        for node in ast.walk(ast.parse(text)):
+        for node in ast.walk(ast.parse(content)):
             if isinstance(node, ast.Import):
                 names |= {alias.name for alias in node.names}
             elif isinstance(node, ast.ImportFrom):
-                package = module.__spec__.parent if module.__spec__ else None
                 with suppress(ImportError):
                     base = importlib.util.resolve_name("." * node.level + (node.module or ""), package)
                     names |= {base, *(f"{base}.{alias.name}" for alias in node.names)}
     return names
 
 
-def _module_digest(module: ModuleType) -> str:
-    """Digest of the texts of a user's module and of all users' modules that it imports."""
-    texts: dict[str, str] = {}
+def _module_digest(module: ModuleType | None) -> str:
+    """Digest of the files of a user's module and of all users' modules that it imports; '' for None."""
+    contents: dict[str, bytes] = {}
     waiting = [module]
     while waiting:
         module = waiting.pop()
-        if module.__name__ not in texts and module.__name__ != "__main__":
-            text = _text_of(module)
-            texts[module.__name__] = hashlib.sha256(text.content).hexdigest()
-            loaded = [sys.modules[name] for name in text.imports if name in sys.modules]
-            waiting += [other for other in loaded if _is_user_defined(other)]
-    return _hash(",".join(sorted(texts.values())))
+        if module is not None and module.__name__ not in (*contents, "__main__") and _is_user_defined(module):
+            contents[module.__name__] = _content(module)
+            package = module.__spec__.parent if module.__spec__ else None
+            waiting += [sys.modules.get(name) for name in _imports(contents[module.__name__], package)]
+    digests = sorted(hashlib.sha256(content).hexdigest() for content in contents.values())
+    return _hash(",".join(digests)) if digests else ""
 
 
-#: The lines of scripts and of notebook cells, by their file, when they were first seen.
-_MAIN_LINES: dict[str, list[str]] = {}
+@functools.cache
+def _cell(file: str) -> list[str]:
+    """The lines of a notebook's cell, or of a script that is not the main one, when they were first seen."""
+    return linecache.getlines(file)
 
 
-def _main_source(function: FunctionType) -> str:
-    """The source of a function that a script or a notebook defines."""
-    code = function.__code__
-    if code.co_filename not in _MAIN_LINES:
-        main = sys.modules.get("__main__")
-        if main is not None and getattr(main, "__file__", None) == code.co_filename:
-            _check_not_edited(main, Path(code.co_filename).read_bytes())
-        lines = linecache.getlines(code.co_filename)
-        if not lines:
-            raise CodeError(
-                f"the source of {function.__qualname__} is unknown, so that an edited one would pass for the same; "
-                "define it in a file or in a notebook"
-            )
-        _MAIN_LINES[code.co_filename] = lines
-    return _function_text(code, _MAIN_LINES[code.co_filename])
+def _lines(function: FunctionType) -> list[str]:
+    """The lines of the file or notebook's cell that a function is in."""
+    file, main = function.__code__.co_filename, sys.modules.get("__main__")
+    module = _module_with_file(function) or (main if getattr(main, "__file__", None) == file else None)
+    lines = _content(module).decode(errors="replace").splitlines(keepends=True) if module else _cell(file)
+    if not lines and module is None:
+        raise CodeError(
+            f"the source of {function.__qualname__} is unknown, so that an edited one would pass for the same; "
+            "define it in a file or in a notebook"
+        )
+    return lines
 
 
-def _function_text(code: CodeType, lines: list[str]) -> str:
+def _function_text(function: FunctionType) -> str:
     """The source of a function; of a lambda only its expression: several may be in one line."""
-    if code.co_name != "<lambda>":
-        with suppress(SyntaxError, IndexError):
+    code, lines = function.__code__, _lines(function)
+    places: Any = [place for place in code.co_positions() if place[0] and place[3]]
+    if code.co_name != "<lambda>" or not places:  # no columns with python -X no_debug_ranges
+        with suppress(SyntaxError, tokenize.TokenError):
             return "".join(inspect.getblock(lines[code.co_firstlineno - 1 :]))
-        return ""
-    places = [(a, b, c, d) for a, b, c, d in code.co_positions() if a and b and c is not None and d]
-    if not places:  # Python runs without columns (-X no_debug_ranges)
-        return "".join(lines[code.co_firstlineno - 1 : code.co_firstlineno])
+        return "".join(lines[code.co_firstlineno - 1 :])
     (first, start), (last, end) = min((p[0], p[2]) for p in places), max((p[1], p[3]) for p in places)
-    text = [line.encode() for line in lines[first - 1 : last]]
-    text[-1] = text[-1][:end]
-    text[0] = text[0][start:]
-    return b"".join(text).decode(errors="replace")
+    text = "".join(lines[first - 1 : last]).encode()
+    return text[start : len(text) - len(lines[last - 1].encode()) + end].decode(errors="replace")
 
 
 def _unwrapped(function: FunctionType) -> FunctionType:
@@ -424,9 +395,7 @@ def _members(cls: type) -> dict[str, Any]:
     members: dict[str, Any] = {}
     generated = dataclasses.is_dataclass(cls) or hasattr(cls, "_fields")
     for name, value in vars(cls).items():
-        wrapped = (
-            getattr(value, way, None) for way in ("__func__", "fget", "func")
-        )  # methods, properties, cached ones
+        wrapped = (getattr(value, way, None) for way in ("__func__", "fget", "func"))  # methods, (cached) properties
         function = next((inner for inner in (value, *wrapped) if isinstance(inner, FunctionType)), None)
         if function is not None:
             function = _unwrapped(function)
@@ -436,11 +405,6 @@ def _members(cls: type) -> dict[str, Any]:
         elif not name.startswith("__") and (_is_plain(value) or isinstance(value, type)):
             members[name] = value
     return members
-
-
-def _slots(cls: type) -> list[str]:
-    slots = vars(cls).get("__slots__", ())
-    return [slots] if isinstance(slots, str) else [name for name in slots if not name.startswith("__")]
 
 
 def _is_plain(value: Any) -> bool:
