@@ -57,12 +57,15 @@ def load(name: str, data_dir: str | os.PathLike[str] | None = None) -> Dataset:
     >>> digits.train_x.shape, digits.valid_x.shape
     (torch.Size([1438, 1, 8, 8]), torch.Size([359, 1, 8, 8]))
     """
-    if name == "digits":
-        return _dataset(name, *_digits())
     if name not in NAMES:
         raise DataError(f"there is no data set {name!r}; known are {', '.join(NAMES)}")
-    folder = _folder(name, data_dir)
-    return _dataset(name, *(_cifar10(folder) if name == "cifar10" else _mnist(folder)))
+    if name == "digits":
+        tensors = _digits()
+    elif name == "cifar10":
+        tensors = _cifar10(_folder(name, data_dir))
+    else:
+        tensors = _mnist(_folder(name, data_dir))
+    return Dataset(name, *tensors, digest(*tensors))
 
 
 def digest(*tensors: Tensor) -> str:
@@ -199,10 +202,6 @@ def _cifar10(folder: Path) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return images, labels, *read_cifar(folder / "test_batch.bin")
 
 
-def _dataset(name: str, train_x: Tensor, train_y: Tensor, valid_x: Tensor, valid_y: Tensor) -> Dataset:
-    return Dataset(name, train_x, train_y, valid_x, valid_y, digest(train_x, train_y, valid_x, valid_y))
-
-
 @dataclass(frozen=True)
 class Source:
     """Where a data set comes from: its folder, mirrors (tried in order), and the SHA-256 of each file."""
@@ -317,11 +316,10 @@ def _reason(error: Exception) -> str:
     response = getattr(error, "response", None)
     if response is not None:
         return f"the server answered {response.status_code}"
-    return {
-        "ConnectionError": "no connection",
-        "ConnectTimeout": "no answer",
-        "ReadTimeout": "no answer",
-    }.get(type(error).__name__, type(error).__name__)
+    kind = type(error).__name__
+    return {"ConnectionError": "no connection", "ConnectTimeout": "no answer", "ReadTimeout": "no answer"}.get(
+        kind, kind
+    )
 
 
 def _unpack(archive: Path, folder: str) -> None:
