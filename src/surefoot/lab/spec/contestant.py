@@ -138,8 +138,9 @@ class Contestant:
         """
         if self.class_path.partition(".")[0] not in ("torch", "surefoot"):
             return
+        parameters = inspect.signature(self.cls).parameters
         for name, value in self.kwargs.items():
-            if value is None and name in _NUMBERS and self._needs(name):
+            if value is None and name in _NUMBERS and name in parameters and parameters[name].default is not None:
                 raise ValueError(f"{self.spec!r}: {name} must be a number, not None; write it like {name}=1e-3")
         try:
             self.cls([torch.nn.Parameter(torch.zeros(2, 2))], **self.resolve(**defaults))
@@ -154,11 +155,6 @@ class Contestant:
             raise ValueError(f"{self.spec!r} made no optimizer ({error_text(error)}); {_WANTED}") from error
         if not hasattr(made, "step"):
             raise ValueError(f"{self.spec!r} made no optimizer but a {type(made).__name__}; {_WANTED}")
-
-    def _needs(self, name: str) -> bool:
-        """Whether an option has a default other than None."""
-        parameter = inspect.signature(self.cls).parameters.get(name)
-        return parameter is not None and parameter.default is not None
 
     def code(self) -> str:
         """Fingerprint of the class, '' for those of torch and surefoot: an edited optimizer is another optimizer."""
@@ -191,9 +187,9 @@ def parse_all(specs: Sequence[str | Contestant | type[torch.optim.Optimizer]]) -
             spec = Contestant.create(None, spec)
         elif not isinstance(spec, Contestant):
             raise ValueError(_refused(spec))
-        same = [other for other in contestants if _identity(other) == _identity(spec)]
-        if same:
-            raise ValueError(f"the optimizers {same[0].spec!r} and {spec.spec!r} are the same; give each once")
+        for other in contestants:
+            if (other.cls, other.kwargs, other.schedule) == (spec.cls, spec.kwargs, spec.schedule):
+                raise ValueError(f"the optimizers {other.spec!r} and {spec.spec!r} are the same; give each once")
         contestants.append(spec)
     return _with_distinct_labels(contestants)
 
@@ -361,7 +357,3 @@ def _short(value: Any) -> str:
     if isinstance(value, tuple | list):
         return "(" + ",".join(_short(item) for item in value) + ")"
     return getattr(value, "__name__", None) or str(value)
-
-
-def _identity(contestant: Contestant) -> tuple[Any, ...]:
-    return contestant.cls, sorted(contestant.kwargs.items(), key=lambda item: item[0]), contestant.schedule
