@@ -278,7 +278,7 @@ def _content(module: ModuleType) -> bytes:
     version = module.__spec__ or module
     if module.__name__ not in _SEEN or _SEEN[module.__name__][0] is not version:
         try:
-            content = Path(module.__file__ or "").read_bytes()
+            content = Path(getattr(module, "__file__", None) or "").read_bytes()
         except OSError:  # a package without a file of its own
             content = b""
         _check_not_edited(module, content)

@@ -55,20 +55,15 @@ def find_task(spec: str, data_dir: str | os.PathLike[str] | None = None, **overr
 
 
 def _user_task(spec: str, data_dir: str | os.PathLike[str] | None, overrides: Mapping[str, Any]) -> Task:
-    """Load `file.py`, `file.py:name` or `package.module:name`, and make the task in it.
-
-    Args:
-        spec: where the `Task`, or the function that returns one, is.
-        data_dir: handed to the function when it has an argument of that name.
-        overrides: handed to the function likewise; `batch_size` works on every task.
-    """
+    """Load `file.py`, `file.py:name` or `package.module:name`, and make the task in it; any takes `batch_size`."""
     place, colon, name = spec.rpartition(":")
     if not colon or not name.isidentifier():  # a colon can also be part of a path
         place, name = spec, ""
     module = _load_file(Path(place)) if place.endswith(".py") else _import(place, spec)
-    value = _pick(module, name, place)
-    taken = {} if isinstance(value, Task) else _accepted(value, spec, data_dir, overrides)
-    task = value if isinstance(value, Task) else _call(value, spec, taken)
+    task, taken = _pick(module, name, place), {}
+    if not isinstance(task, Task):
+        taken = _accepted(task, spec, data_dir, overrides)
+        task = _call(task, spec, taken)
     left = overrides.keys() - taken.keys() - {"batch_size"}
     if left:
         raise TaskError(
@@ -113,8 +108,9 @@ def _pick(module: ModuleType, name: str, place: str) -> Any:
         if not isinstance(value, Task) and not callable(value):
             raise TaskError(f"{name} in {place} is neither a Task nor a function for one but {value!r}")
         return value
-    if isinstance(getattr(module, "task", None), Task) or inspect.isfunction(getattr(module, "task", None)):
-        return module.task
+    task = getattr(module, "task", None)
+    if isinstance(task, Task) or inspect.isfunction(task):
+        return task
     tasks = [value for value in vars(module).values() if isinstance(value, Task)]
     if len(tasks) != 1:
         raise TaskError(f"{place} has {_offers(module)}; say which: {place}:name (or call the one to take `task`)")

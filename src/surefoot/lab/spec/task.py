@@ -229,8 +229,7 @@ def choose_subset(targets: Tensor, size: int, seed: int | None = None) -> Tensor
 
     Args:
         targets: the labels of the whole set.
-        size: how many examples to keep.
-        seed: None takes the first ones of each class; a number draws them at random, always the same.
+        size, seed: as in `Task.subset`.
 
     >>> choose_subset(torch.tensor([0, 0, 0, 0, 1, 1]), 3)
     tensor([0, 1, 4])
