@@ -347,7 +347,7 @@ def _lines(function: FunctionType) -> list[str]:
     file, main = function.__code__.co_filename, sys.modules.get("__main__")
     module = _module_with_file(function) or (main if getattr(main, "__file__", None) == file else None)
     lines = _content(module).decode(errors="replace").splitlines(keepends=True) if module else _cell(file)
-    if not lines and module is None:
+    if not lines and _module_with_file(function) is None:
         raise CodeError(
             f"the source of {function.__qualname__} is unknown, so that an edited one would pass for the same; "
             "define it in a file or in a notebook"
