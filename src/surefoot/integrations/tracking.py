@@ -36,9 +36,9 @@ def metrics(optimizers: Any, prefix: str = PREFIX) -> dict[str, float]:
     """The mean, std, z, tilt, weight and skipped count of an optimizer, by name, as floats for any tracker.
 
     Args:
-        optimizers: one optimizer or a list of them, wrapped by a framework or not; a plain one has nothing to tell.
+        optimizers: one optimizer or a list of them, wrapped by a framework or not; a plain one has no statistics.
         prefix: what the names begin with; several groups are named ``prefix/group0/mean``, several optimizers
-            as ``prefix/optimizer0/mean``.
+            ``prefix/optimizer0/mean``.
 
     >>> import surefoot
     >>> optimizer = surefoot.AdamUCB([torch.nn.Parameter(torch.ones(2))])
