@@ -7,6 +7,8 @@ tensor.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from itertools import repeat
 from typing import Any
 
 import torch
@@ -18,70 +20,11 @@ Tensors = list[Tensor]
 class Foreach:
     """Lists at once."""
 
-    mul = staticmethod(torch._foreach_mul)
-    mul_ = staticmethod(torch._foreach_mul_)
-    add = staticmethod(torch._foreach_add)
-    add_ = staticmethod(torch._foreach_add_)
-    div = staticmethod(torch._foreach_div)
-    div_ = staticmethod(torch._foreach_div_)
-    neg = staticmethod(torch._foreach_neg)
-    sqrt = staticmethod(torch._foreach_sqrt)
-    abs = staticmethod(torch._foreach_abs)
-    sub_ = staticmethod(torch._foreach_sub_)
-    maximum_ = staticmethod(torch._foreach_maximum_)
-
-
-class ForLoop:
-    """One after the other."""
-
-    @staticmethod
-    def mul(xs: Tensors, y: Any) -> Tensors:
-        return [x * b for x, b in _pairs(xs, y)]
-
-    @staticmethod
-    def mul_(xs: Tensors, y: Any) -> None:
-        for x, b in _pairs(xs, y):
-            x.mul_(b)
-
-    @staticmethod
-    def add(xs: Tensors, y: Any) -> Tensors:
-        return [x + b for x, b in _pairs(xs, y)]
-
-    @staticmethod
-    def add_(xs: Tensors, y: Any) -> None:
-        for x, b in _pairs(xs, y):
-            x.add_(b)
-
-    @staticmethod
-    def div(xs: Tensors, y: Any) -> Tensors:
-        return [_saved(x) / _saved(b) for x, b in _pairs(xs, y)]
-
-    @staticmethod
-    def div_(xs: Tensors, y: Any) -> None:
-        for x, b in _pairs(xs, y):
-            x.div_(b)
-
-    @staticmethod
-    def neg(xs: Tensors) -> Tensors:
-        return [-x for x in xs]
-
-    @staticmethod
-    def sqrt(xs: Tensors) -> Tensors:
-        return [x.sqrt() for x in xs]
-
-    @staticmethod
-    def abs(xs: Tensors) -> Tensors:
-        return [x.abs() for x in xs]
-
-    @staticmethod
-    def sub_(xs: Tensors, y: Any) -> None:
-        for x, b in _pairs(xs, y):
-            x.sub_(b)
-
-    @staticmethod
-    def maximum_(xs: Tensors, y: Any) -> None:
-        for x, b in _pairs(xs, y):
-            x.copy_(torch.maximum(_saved(x), b))
+    mul, mul_ = torch._foreach_mul, torch._foreach_mul_
+    add_, sub_ = torch._foreach_add_, torch._foreach_sub_
+    div, div_ = torch._foreach_div, torch._foreach_div_
+    neg, sqrt, abs = torch._foreach_neg, torch._foreach_sqrt, torch._foreach_abs
+    maximum_ = torch._foreach_maximum_
 
 
 def _saved(x: Any) -> Any:
@@ -89,8 +32,26 @@ def _saved(x: Any) -> Any:
     return x.clone() if torch.is_grad_enabled() and isinstance(x, Tensor) else x
 
 
-def _pairs(xs: Tensors, y: Any) -> Any:
-    return zip(xs, y) if isinstance(y, (list, tuple)) else ((x, y) for x in xs)
+def _of_one(operation: Callable[[Tensor], Tensor]) -> Any:
+    return staticmethod(lambda xs: [operation(x) for x in xs])
+
+
+def _of_two(operation: Callable[[Tensor, Any], Tensor]) -> Any:
+    def apply(xs: Tensors, y: Any) -> Tensors:
+        ys = y if isinstance(y, (list, tuple)) else repeat(y)
+        return [operation(x, b) for x, b in zip(xs, ys)]
+
+    return staticmethod(apply)
+
+
+class ForLoop:
+    """One after the other."""
+
+    mul, mul_ = _of_two(torch.mul), _of_two(Tensor.mul_)
+    add_, sub_ = _of_two(Tensor.add_), _of_two(Tensor.sub_)
+    div, div_ = _of_two(lambda x, y: _saved(x) / _saved(y)), _of_two(Tensor.div_)
+    neg, sqrt, abs = _of_one(torch.neg), _of_one(torch.sqrt), _of_one(torch.abs)
+    maximum_ = _of_two(lambda x, y: x.copy_(torch.maximum(_saved(x), y)))
 
 
 def square_into(ops: Any, kept: Tensors, xs: Tensors, gain: Any) -> None:
