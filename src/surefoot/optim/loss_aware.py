@@ -33,12 +33,12 @@ DEFAULT_LOSS_BETA = 0.9
 class LossAware(TakesLoss):
     """Rule x engine: the statistics of the loss give the weight, the engine updates the parameters.
 
-    Subclasses set ``engine`` and ``rule``; their constructors have the options. The statistics of the loss are in the
-    parameter groups (key ``"seen"``), so every kind of checkpoint contains them.
+    Subclasses set ``engine``, and ``rule`` if it is not the plain one; their constructors have the options. The
+    statistics of the loss are in the parameter groups (key ``"seen"``), so every kind of checkpoint contains them.
     """
 
     engine: ClassVar[Engine]
-    rule: Rule
+    rule: Rule = RULES["plain"]
 
     def __init__(
         self, params: ParamsT, defaults: dict[str, Any], *, rule: str | Rule | None, process_group: Any

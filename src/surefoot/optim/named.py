@@ -10,7 +10,7 @@ from torch.optim.optimizer import ParamsT
 
 from surefoot.optim import engines
 from surefoot.optim.loss_aware import LossAware
-from surefoot.optim.options import Options, group_defaults, takes_options
+from surefoot.optim.options import Options, constructor_arguments, takes_options
 from surefoot.rules import RULES
 
 
@@ -42,7 +42,6 @@ class LossAwareAdam(LossAware):
     """
 
     engine = engines.Adam()
-    rule = RULES["plain"]
 
     @takes_options()
     def __init__(
@@ -56,8 +55,7 @@ class LossAwareAdam(LossAware):
         **options: Unpack[Options],
     ) -> None:
         engine_options = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "amsgrad": amsgrad}
-        defaults = group_defaults(engine_options, options)
-        super().__init__(params, defaults, rule=options["rule"], process_group=options["process_group"])
+        super().__init__(params, **constructor_arguments(engine_options, options))
 
 
 class LossAwareMomentum(LossAware):
@@ -70,7 +68,6 @@ class LossAwareMomentum(LossAware):
     """
 
     engine = engines.Momentum()
-    rule = RULES["plain"]
 
     @takes_options(weighting="unit")
     def __init__(
@@ -83,15 +80,13 @@ class LossAwareMomentum(LossAware):
         **options: Unpack[Options],
     ) -> None:
         engine_options = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "nesterov": nesterov}
-        defaults = group_defaults(engine_options, options)
-        super().__init__(params, defaults, rule=options["rule"], process_group=options["process_group"])
+        super().__init__(params, **constructor_arguments(engine_options, options))
 
 
 class LossAwareAdaMax(LossAware):
     """AdaMax on the weighted gradient; args as for LossAwareAdam."""
 
     engine = engines.AdaMax()
-    rule = RULES["plain"]
 
     @takes_options(without=("fused", "reference"))
     def __init__(
@@ -104,15 +99,13 @@ class LossAwareAdaMax(LossAware):
         **options: Unpack[Options],
     ) -> None:
         engine_options = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
-        defaults = group_defaults(engine_options, options)
-        super().__init__(params, defaults, rule=options["rule"], process_group=options["process_group"])
+        super().__init__(params, **constructor_arguments(engine_options, options))
 
 
 class LossAwareNAdam(LossAware):
     """NAdam on the weighted gradient; args as for LossAwareAdam, with NAdam's ``momentum_decay``."""
 
     engine = engines.NAdam()
-    rule = RULES["plain"]
 
     @takes_options(without=("fused", "reference"))
     def __init__(
@@ -126,8 +119,8 @@ class LossAwareNAdam(LossAware):
         **options: Unpack[Options],
     ) -> None:
         engine_options = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
-        defaults = group_defaults({**engine_options, "momentum_decay": momentum_decay}, options)
-        super().__init__(params, defaults, rule=options["rule"], process_group=options["process_group"])
+        engine_options["momentum_decay"] = momentum_decay
+        super().__init__(params, **constructor_arguments(engine_options, options))
 
 
 class AdamUCB(LossAwareAdam):

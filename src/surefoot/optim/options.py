@@ -87,10 +87,11 @@ def takes_options(*, without: tuple[str, ...] = (), **defaults: Any) -> Callable
     return decorate
 
 
-def group_defaults(engine_options: dict[str, Any], options: Options) -> Group:
-    """What the parameter groups start with: the options of the engine and the common ones."""
-    common = {name: value for name, value in options.items() if name not in ("rule", "process_group")}
-    return {"fused": None, "reference": False, **engine_options, **common}
+def constructor_arguments(engine_options: dict[str, Any], options: Options) -> dict[str, Any]:
+    """What LossAware is constructed with: the rule, the process group, and as defaults of the groups all else."""
+    whole = {name: options[name] for name in ("rule", "process_group")}  # type: ignore[literal-required]
+    by_group = {name: value for name, value in options.items() if name not in whole}
+    return {"defaults": {"fused": None, "reference": False, **engine_options, **by_group}, **whole}
 
 
 # -- checks ----------------------------------------------------------------------------------------------------------
