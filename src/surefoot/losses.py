@@ -93,6 +93,11 @@ class RecordedLosses:
         self.windows = self.EMPTY
 
 
+def maximizes(optimizer: Optimizer, group: dict[str, Any]) -> bool:
+    """Whether a group maximizes the loss; some optimizers have that option as an attribute."""
+    return bool(group.get("maximize", getattr(optimizer, "maximize", False)))
+
+
 def mean_over_ranks(total: Number, weight: float, group: Any, param_groups: list[dict[str, Any]]) -> Number:
     """The mean loss of all ranks."""
     on_host = not isinstance(total, Tensor)

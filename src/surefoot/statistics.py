@@ -149,9 +149,11 @@ def no_statistics() -> Tensor:
     return pack(LossStats(), torch.device("cpu"))
 
 
-def stats_for_new_group(vector: Tensor, negated: bool) -> Tensor:
-    """The vector of a group that is added later; ``negated`` if only one of the two groups maximizes."""
-    vector = vector.clone()
+def stats_for_new_group(first: Tensor | None, negated: bool) -> Tensor:
+    """A new group's vector: a copy of the first group's, if there is one; ``negated`` if one of the two maximizes."""
+    if first is None:
+        return no_statistics()
+    vector = first.clone()
     if negated:
         mean, best = LossStats._fields.index("mean"), LossStats._fields.index("best")
         vector[mean].neg_()

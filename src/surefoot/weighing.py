@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from surefoot.losses import TakesLoss, as_scalar, check_share
+from surefoot.losses import TakesLoss, as_scalar, check_share, maximizes
 from surefoot.meter import Meter
 from surefoot.optim.checkpoint import as_plain, checked
 from surefoot.optim.options import check_eta, check_weighing_options
@@ -93,14 +93,13 @@ class Weigher:
         self._follow()  # torch drops hooks when it copies an optimizer
 
     def _meter(self) -> Meter:
-        groups = self.optimizer.param_groups if self.optimizer is not None else [{}]
         return Meter(
             self.rule,
             self.eta,
             self.weighting,
             self.loss_beta,
             seed=self.seed,
-            maximize=bool(groups[0].get("maximize", getattr(self.optimizer, "maximize", False))),
+            maximize=self.optimizer is not None and maximizes(self.optimizer, self.optimizer.param_groups[0]),
             nonfinite=self.nonfinite,
             owner="weigh",
             skipping="leaves such a loss out of the statistics",

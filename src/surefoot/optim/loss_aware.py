@@ -71,7 +71,7 @@ class LossAware(TakesLoss):
         if "seen" not in group:
             first = self.param_groups[0]
             negated = bool(first["maximize"]) != bool(group["maximize"])
-            group["seen"] = stats_for_new_group(first["seen"], negated) if first is not group else no_statistics()
+            group["seen"] = stats_for_new_group(first.get("seen"), negated)
 
     @overload
     def step(self, closure: None = None, *, loss: Any = None) -> None: ...

@@ -11,14 +11,14 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.optimizer import _use_grad_for_differentiable
 
-from surefoot.losses import TakesLoss
+from surefoot.losses import TakesLoss, maximizes
 from surefoot.meter import Meter, decide
 from surefoot.optim import checkpoint
 from surefoot.optim.engines.base import Group
 from surefoot.optim.options import check_eta, check_weighing_options
 from surefoot.optim.wrapper import Wrapper, check_is_optimizer
 from surefoot.rules import Rule, Weighting, find_rule
-from surefoot.statistics import Number, no_statistics, pack, stats_for_new_group, unpack, widest_float
+from surefoot.statistics import Number, pack, stats_for_new_group, unpack, widest_float
 
 
 class LossWeighted(Wrapper):
@@ -82,8 +82,8 @@ class LossWeighted(Wrapper):
         group.setdefault("eta", self.eta)
         if "seen" not in group:
             first = self.base.param_groups[0]
-            negated = self._maximizes(first) != self._maximizes(group)
-            group["seen"] = stats_for_new_group(first["seen"], negated) if "seen" in first else no_statistics()
+            negated = maximizes(self.base, first) != maximizes(self.base, group)
+            group["seen"] = stats_for_new_group(first.get("seen"), negated)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add parameters to the base."""
@@ -135,7 +135,7 @@ class LossWeighted(Wrapper):
             self.loss_beta,
             self.seed,
             index,
-            self._maximizes(group),
+            maximizes(self.base, group),
             self.nonfinite,
             type(self).__name__,
         )
@@ -149,9 +149,6 @@ class LossWeighted(Wrapper):
         for group in groups:
             group["seen"] = group["seen"].to(device, widest_float(device))
         return device
-
-    def _maximizes(self, group: Group) -> bool:
-        return bool(group.get("maximize", getattr(self.base, "maximize", False)))
 
     def _step_if(self, weights: list[Number], proceed: bool | Tensor) -> None:
         """Let the base step, or not; on a device only the device may know."""
