@@ -244,13 +244,13 @@ def check_params(group: Group, owner: str) -> None:
 def refuse_sparse_gradients(optimizer: Optimizer) -> None:
     """Refuse sparse gradients before anything is changed."""
     for group in optimizer.param_groups:
-        if {p.grad.layout for p in group["params"] if p.grad is not None} <= {torch.strided}:
-            continue
-        shape = next(tuple(p.shape) for p in group["params"] if p.grad is not None and p.grad.layout != torch.strided)
-        raise RuntimeError(
-            f"{type(optimizer).__name__} does not support sparse gradients (a parameter of shape {shape} has one); "
-            "build the embedding with sparse=False, or give that parameter to torch.optim.SparseAdam"
-        )
+        for p in group["params"]:
+            if p.grad is not None and p.grad.layout != torch.strided:
+                raise RuntimeError(
+                    f"{type(optimizer).__name__} does not support sparse gradients (a parameter of shape "
+                    f"{tuple(p.shape)} has one); build the embedding with sparse=False, or give that parameter to "
+                    "torch.optim.SparseAdam"
+                )
 
 
 # -- the choice of kernels -------------------------------------------------------------------------------------------

@@ -210,9 +210,6 @@ def _by_step(steps: list[Tensor], separate: bool) -> list[list[int]]:
     if separate:
         return [[i] for i in range(len(steps))]
     groups: dict[int, list[int]] = {}
-    for i, step in enumerate(map(id, steps)):
-        if step in groups:
-            groups[step].append(i)
-        else:
-            groups[step] = [i]
+    for i, step in enumerate(steps):
+        groups.setdefault(id(step), []).append(i)
     return list(groups.values())
