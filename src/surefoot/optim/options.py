@@ -113,7 +113,7 @@ Check = tuple[str, Any, str]
 #: The check of an option: its kind, the values that are allowed, and the words that say so. "?" allows None.
 CHECKS: dict[str, Check] = {
     **dict.fromkeys(("lr", "eps", "weight_decay", "momentum_decay"), _AMOUNT),
-    "betas": ("pair", _is_decay_rate, "it must be at least 0 and below 1"),
+    "betas": ("pair", *_DECAY_RATE[1:]),
     "momentum": _DECAY_RATE,
     "loss_beta": ("number?", _is_decay_rate, "it must be at least 0 and below 1, or None for the engine's own"),
     **dict.fromkeys(("amsgrad", "nesterov", "maximize", "decoupled_weight_decay"), _SWITCH),

@@ -21,10 +21,10 @@ from torch import Tensor
 from surefoot.optim.engines.base import Bucket, Engine, Group
 from surefoot.optim.state import ParamState, States
 
-#: The options that decide what state there is and by which kernels it is updated.
-_PATH_OPTIONS = ("amsgrad", "foreach", "fused", "capturable", "differentiable", "reference", "check_gradients")
 #: With one of these set, nothing is cached.
 _UNCACHED_OPTIONS = ("capturable", "differentiable", "reference", "check_gradients")
+#: The options that decide what state there is and by which kernels it is updated.
+_PATH_OPTIONS = ("amsgrad", "foreach", "fused", *_UNCACHED_OPTIONS)
 _LAYOUT = operator.attrgetter("layout")
 _DENSE = {torch.strided}
 
