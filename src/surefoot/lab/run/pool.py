@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import cache
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Literal, Protocol, Self
@@ -152,13 +153,13 @@ def run_all(pool: Pool, jobs: Sequence[RunJob]) -> dict[int, Outcome]:
     return outcomes
 
 
-def execute(job: RunJob, task: Task, on_event: OnEvent) -> Outcome:
-    """Compute one job in this process; whatever its code does, the outcome says it."""
+def execute(job: RunJob, load: Callable[[], Task], on_event: OnEvent) -> Outcome:
+    """Compute one job in this process, on the task that `load` returns; whatever its code does, the outcome says it."""
     on_event(Event("start", job.index))
     try:
         run(
             job.config,
-            task,
+            load(),
             job.folder,
             lambda row: on_event(Event("epoch", job.index, row)),
             contestant=job.contestant,
@@ -180,7 +181,6 @@ class InProcess:
 
     def __init__(self, on_event: OnEvent) -> None:
         self._on_event = on_event
-        self._loaded: tuple[TaskSource, Task] | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -189,9 +189,7 @@ class InProcess:
         return None
 
     def submit(self, job: RunJob) -> Future[Outcome]:
-        if self._loaded is None or self._loaded[0] is not job.source:
-            self._loaded = job.source, job.source.load()
-        outcome = execute(job, self._loaded[1], self._on_event)
+        outcome = execute(job, job.source.load, self._on_event)
         self._on_event(outcome.event(job.index))
         future = Future[Outcome]()
         future.set_result(outcome)
@@ -349,21 +347,16 @@ def main() -> None:
     keep_freed_memory()
     threading.Thread(target=_end_with_parent, daemon=True).start()
     connection = Connection(int(sys.argv[1]))
-    source, task = SENT, None
+    load = SENT.load
     while True:
         try:
             message: TaskSource | RunJob = connection.recv()
         except EOFError:
             return
         if isinstance(message, TaskSource):
-            source, task = message, None
-            continue
-        try:
-            task = task or source.load()
-        except Exception as error:
-            connection.send(Outcome("failed", f"{type(error).__name__}: {error}"))
-            continue
-        connection.send(execute(message, task, connection.send))
+            load = cache(message.load)
+        else:
+            connection.send(execute(message, load, connection.send))
 
 
 def _end_with_parent() -> None:

@@ -20,6 +20,7 @@ from surefoot._extras import require
 from surefoot.lab.run.memory import keep_freed_memory
 from surefoot.lab.run.pool import SENT, Event, MakePool, OnEvent, Outcome, RunJob, TaskSource, execute
 from surefoot.lab.spec.config import RunConfig
+from surefoot.lab.spec.task import Task
 from surefoot.lab.store import StoreError, last_epoch, read_metrics
 
 #: How often the metrics files of running runs are read, in seconds.
@@ -27,7 +28,7 @@ POLL_SECONDS = 0.25
 #: How long a cluster may take to answer at all, in seconds.
 CONNECT_SECONDS = 10.0
 #: The last task that this Ray worker process loaded: many runs share it.
-_loaded: dict[str, Any] = {}
+_loaded: dict[str, Task] = {}
 #: The cluster that this process was connected to by us, under "to".
 _connected: dict[str, str] = {}
 
@@ -224,17 +225,18 @@ def _probe(place: str) -> None:
 
 def _compute(shared: list[Any], job: RunJob) -> Outcome:
     """What a Ray worker does; a run that another process still holds is waited for."""
+    keep_freed_memory()
+    return execute(job, lambda: _load(shared[0]), lambda event: None)
+
+
+def _load(reference: Any) -> Task:
     import ray
 
-    keep_freed_memory()
-    name = shared[0].hex()
+    name = reference.hex()
     if name not in _loaded:
         _loaded.clear()
-        try:
-            _loaded[name] = ray.get(shared[0]).load()
-        except Exception as error:
-            return Outcome("failed", f"{type(error).__name__}: {error}")
-    return execute(job, _loaded[name], lambda event: None)
+        _loaded[name] = ray.get(reference).load()
+    return _loaded[name]
 
 
 def _portable(source: TaskSource) -> TaskSource:
