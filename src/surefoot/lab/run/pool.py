@@ -208,8 +208,7 @@ class Processes:
 
     def __init__(self, on_event: OnEvent, jobs: int = 1, threads: int = 1) -> None:
         self._report, self._threads = on_event, threads
-        self._lock = threading.Lock()  # for the lists below, and for events of several threads
-        self._pickling = threading.Lock()
+        self._lock = threading.Lock()  # for what follows, and for events of several threads
         self._pickled: tuple[TaskSource, bytes] | None = None
         self._workers: list[_Worker] = []
         self._idle: list[_Worker] = []
@@ -235,40 +234,29 @@ class Processes:
         return self._executor.submit(self._compute, job)
 
     def _compute(self, job: RunJob) -> Outcome:
-        worker = self._take_worker()
-        if worker.source is not job.source:
-            worker.send_source(job.source, self._pickle(job.source))
-        outcome = worker.compute(job, self._on_event)
-        with self._lock:
-            if self._closed:
-                raise CancelledError
-            if outcome is None:
-                self._workers.remove(worker)
-            else:
-                self._idle.append(worker)
-        if outcome is None:
-            outcome = Outcome("failed", worker.close(), died=True)
-            with suppress(StoreError):
-                write_atomic(job.folder / "error.txt", f"{outcome.message}\n".encode())
-        self._on_event(outcome.event(job.index))
-        return outcome
-
-    def _take_worker(self) -> _Worker:
         with self._lock:
             if self._closed:
                 raise CancelledError
             if self._idle:
-                return self._idle.pop()
-            worker = _Worker(self._threads)
-            self._workers.append(worker)
-            return worker
-
-    def _pickle(self, source: TaskSource) -> bytes:
-        """The source as bytes, made once for all processes: a task may be of hundreds of megabytes."""
-        with self._pickling:
-            if self._pickled is None or self._pickled[0] is not source:
-                self._pickled = source, _dumps(source)
-            return self._pickled[1]
+                worker = self._idle.pop()
+            else:
+                worker = _Worker(self._threads)
+                self._workers.append(worker)
+            if self._pickled is None or self._pickled[0] is not job.source:
+                # Once for all processes: a task may be of hundreds of megabytes.
+                self._pickled = job.source, _dumps(job.source)
+            pickled = self._pickled[1]
+        outcome = worker.compute(job, pickled, self._on_event)
+        with self._lock:
+            if self._closed:
+                raise CancelledError
+            if not outcome.died:
+                self._idle.append(worker)
+        if outcome.died:
+            with suppress(StoreError):
+                write_atomic(job.folder / "error.txt", f"{outcome.message}\n".encode())
+        self._on_event(outcome.event(job.index))
+        return outcome
 
     def _on_event(self, event: Event) -> None:
         with self._lock:
@@ -280,7 +268,7 @@ class _Worker:
     """A child process that computes jobs for as long as its parent is there."""
 
     def __init__(self, threads: int) -> None:
-        self.source: TaskSource | None = None
+        self._source: TaskSource | None = None
         self._socket, theirs = socket.socketpair()
         number = str(threads)
         environment = {
@@ -299,18 +287,17 @@ class _Worker:
         theirs.close()
         self._connection = Connection(os.dup(self._socket.fileno()))
 
-    def send_source(self, source: TaskSource, pickled: bytes) -> None:
-        self._send(pickled)
-        self.source = source
-
-    def compute(self, job: RunJob, on_event: OnEvent) -> Outcome | None:
-        """Let the process compute a job of the source that it was sent; None if it died."""
+    def compute(self, job: RunJob, pickled: bytes, on_event: OnEvent) -> Outcome:
+        """Let the process compute a job; its pickled source is sent with the first one."""
+        if self._source is not job.source:
+            self._send(pickled)
+            self._source = job.source
         self._send(_dumps(replace(job, source=SENT)))
         while True:
             try:
                 message: Event | Outcome = self._connection.recv()
             except (EOFError, OSError):
-                return None
+                return Outcome("failed", self.close(), died=True)
             if isinstance(message, Outcome):
                 return message
             on_event(message)
@@ -322,7 +309,7 @@ class _Worker:
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> str:
-        """Wait for the end of the process; returns how it ended."""
+        """Wait for the end of the process; returns how it ended. May be called again."""
         self._connection.close()
         self._socket.close()
         code = self._process.wait()
