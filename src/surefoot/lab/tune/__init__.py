@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -113,7 +110,6 @@ def make_plans(
             budget_notes.append(f"{contestant.label} has a schedule: its trials are not stopped early.")
         template = setup.config(contestant, setup.seeds[0], epochs, purpose=Purpose.TUNING, position=position)
         plan = TuningPlan(
-            name="",
             contestant=contestant,
             template=template,
             space=tuned_over,
@@ -123,7 +119,7 @@ def make_plans(
             metric=metric,
             maximize=template.task.is_higher_better(metric),
         )
-        plans.append(replace(plan, name=_study_name(plan)))
+        plans.append(plan)
     return tuple(plans), [*notes, *budget_notes]
 
 
@@ -148,19 +144,6 @@ def _spaces(
             notes.append(f"{contestant.label} sets {' and '.join(fixed)} itself: tuned over {', '.join(tuned)}.")
         spaces[contestant.label] = Space(tuned)
     return spaces, notes
-
-
-def _study_name(plan: TuningPlan) -> str:
-    """A name with a hash of everything that decides the value of a trial; the budget may grow."""
-    decisive = {
-        "run": {**plan.template.identity(), "seed": None},
-        "space": plan.space.describe(),
-        "seeds": plan.seeds,
-        "rungs": plan.rungs,
-        "metric": plan.metric,
-    }
-    digest = hashlib.sha256(json.dumps(decisive, sort_keys=True, default=str).encode()).hexdigest()
-    return f"{plan.template.task.name} {plan.label} {digest[:12]}"
 
 
 def _check_metric(setup: Setup, metric: str) -> None:

@@ -46,7 +46,7 @@ class Tuning:
     @property
     def specs(self) -> list[str]:
         """The best settings as `compare` reads them."""
-        return [study.plan.contestant.with_options(study.best.options).spec for study in self.studies if study.best]
+        return _best_specs(self.studies)
 
     @property
     def warnings(self) -> list[str]:
@@ -81,16 +81,16 @@ class Tuning:
         return write_tuning_report(Path(path), self.studies, self.notes, commands)
 
 
+def _best_specs(studies: Sequence[StudyResult]) -> list[str]:
+    return [study.plan.contestant.with_options(study.best.options).spec for study in studies if study.best]
+
+
 def compare_command(
-    spec: str,
-    studies: Sequence[StudyResult],
-    seeds: Sequence[int],
-    epochs: int,
-    options: RunOptions,
+    spec: str, studies: Sequence[StudyResult], seeds: Sequence[int], epochs: int, options: RunOptions
 ) -> list[str]:
     """The comparison of the best settings on seeds that tuning has not seen."""
-    if not spec or not any(study.best for study in studies):
+    best = _best_specs(studies)
+    if not spec or not best:
         return []
-    best = [study.plan.contestant.with_options(study.best.options).spec for study in studies if study.best is not None]
     first = 0 if min(seeds) >= FRESH_SEEDS else max(seeds) + 1
     return options.command("compare", spec, best, range(first, first + FRESH_SEEDS), epochs)

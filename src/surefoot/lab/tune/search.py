@@ -135,10 +135,10 @@ def _judge(
         value = statistics.fmean(row[plan.metric] for run in runs for row in run.epochs if row["epoch"] == rung)
     trial.report(value, rung)
     if diverged or rung == plan.rungs[-1]:
-        studies.complete(claimed, value)
+        studies.end(claimed, value)
         return TrialOutcome(contestant.label, "diverged" if diverged else "done", value)
     if trial.should_prune():
-        studies.prune(claimed)
+        studies.end(claimed, None)
         return TrialOutcome(contestant.label, "pruned", value)
     return None
 

@@ -7,7 +7,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from surefoot._extras import require
 from surefoot.lab.spec.contestant import word_value
@@ -30,6 +30,7 @@ class Range:
 
     low: float
     high: float
+    has_room: ClassVar[bool] = True
 
     def at(self, place: float) -> float:
         """The value at a place between 0 and 1."""
@@ -75,6 +76,10 @@ class Grid:
 
     def at(self, place: float) -> Any:
         return self.values[min(int(place * len(self.values)), len(self.values) - 1)]
+
+    def rounded(self, value: Any) -> Any:
+        between = self.numeric and not self.whole and value not in self.values
+        return float(f"{value:.{DIGITS}g}") if between else value
 
     def on_edge(self, value: Any) -> bool:
         return self.numeric and len(self.values) > 1 and not self.ends[0] < value < self.ends[1]
@@ -161,15 +166,12 @@ class Space:
     @property
     def bounded(self) -> bool:
         """Whether there is nothing to try beyond the grid's points, not even between them."""
-        return self.is_grid and not any(
-            isinstance(option, Grid) and option.has_room for option in self.options.values()
-        )
+        return not any(option.has_room for option in self.options.values())
 
     def setting(self, slot: int) -> dict[str, Any]:
         """The setting of a slot; empty when the sampler chooses it."""
         if self.is_grid:
-            points = self.points
-            return points[slot] if slot < len(points) else {}
+            return dict(enumerate(self.points)).get(slot, {})
         if slot >= STARTUP:
             return {}
         qmc = require("scipy.stats.qmc", extra="lab")
@@ -192,14 +194,7 @@ class Space:
 
     def rounded(self, setting: Mapping[str, Any]) -> dict[str, Any]:
         """A sampler's setting, as it is run and reported."""
-        result = dict(setting)
-        for name, value in setting.items():
-            option = self.options[name]
-            if isinstance(option, Range):
-                result[name] = option.rounded(value)
-            elif option.numeric and not option.whole and value not in option.values:
-                result[name] = float(f"{value:.{DIGITS}g}")
-        return result
+        return {name: self.options[name].rounded(value) for name, value in setting.items()}
 
     def on_edge(self, setting: Mapping[str, Any]) -> list[str]:
         """The options whose value lies on the edge of what was tried.
@@ -232,7 +227,7 @@ def budget_of(spaces: Mapping[str, Space], trials: int | None, default: int = 20
         budget = trials if trials is not None else max(default, largest)
     for label, space in spaces.items():
         short = len(space.points)
-        if space.is_grid and space.bounded and short < budget:
+        if space.bounded and short < budget:
             notes.append(f"{label} has only {short} settings to try, the others {budget}: its budget is smaller.")
         elif space.is_grid and short < budget:
             notes.append(

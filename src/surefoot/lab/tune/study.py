@@ -8,11 +8,13 @@ trials (filling, claiming, queueing again what a killed worker left) happens und
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,13 +39,11 @@ class TuningPlan:
     """The tuning of one optimizer.
 
     Args:
-        name: The study's name; it says everything that decides a trial's value.
         contestant: The optimizer without the options that are tried.
         template: The configuration of its runs, to be completed by those options.
         rungs: After so many epochs a trial is judged; the last one is its end.
     """
 
-    name: str
     contestant: Contestant
     template: RunConfig
     space: Space
@@ -56,6 +56,19 @@ class TuningPlan:
     @property
     def label(self) -> str:
         return self.contestant.label
+
+    @cached_property
+    def name(self) -> str:
+        """The study's name, with a hash of everything that decides the value of a trial; the budget may grow."""
+        decisive = {
+            "run": {**self.template.identity(), "seed": None},
+            "space": self.space.describe(),
+            "seeds": self.seeds,
+            "rungs": self.rungs,
+            "metric": self.metric,
+        }
+        digest = hashlib.sha256(json.dumps(decisive, sort_keys=True, default=str).encode()).hexdigest()
+        return f"{self.template.task.name} {self.label} {digest[:12]}"
 
 
 @dataclass(frozen=True)
@@ -164,13 +177,10 @@ class Studies:
             claimed = self._ask(*waiting[min(waiting)], worker) if waiting else None
         return claimed, others_run
 
-    def complete(self, claimed: ClaimedTrial, value: float) -> None:
-        """End a trial with its value."""
-        self._load(claimed.plan).tell(claimed.trial, value, self._states.COMPLETE, True)
-
-    def prune(self, claimed: ClaimedTrial) -> None:
-        """End a trial that was stopped early."""
-        self._load(claimed.plan).tell(claimed.trial, None, self._states.PRUNED, True)
+    def end(self, claimed: ClaimedTrial, value: float | None) -> None:
+        """End a trial with its value, or without one if it was stopped early."""
+        state = self._states.PRUNED if value is None else self._states.COMPLETE
+        self._load(claimed.plan).tell(claimed.trial, value, state, True)
 
     def fail(self, claimed: ClaimedTrial, message: str, *, retry: bool) -> bool:
         """End a trial without a value; with `retry` it is queued again, unless it had all its attempts.
