@@ -267,42 +267,44 @@ class MetricsLog:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.rows, self._size = read_metrics(path)
-        with _explained(path):
+        with explained(path):
             self._file = open(path, "ab", buffering=0)  # noqa: SIM115 (it stays open as long as the run)
             self._file.truncate(self._size)
 
     def append(self, row: Mapping[str, Any]) -> None:
-        line = (json.dumps(row, allow_nan=False) + "\n").encode()
-        try:
-            written = self._file.write(line)
-            if written != len(line):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        except OSError as error:
-            self._file.truncate(self._size)
-            raise explain(error, self.path) from error
+        line = _line(row)
+        with explained(self.path):
+            try:
+                if self._file.write(line) != len(line):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            except OSError:
+                self._file.truncate(self._size)
+                raise
         self._size += len(line)
         self.rows.append(dict(row))
 
     def cut(self, epoch: int) -> None:
         """Forget the epochs from `epoch` on."""
-        rows = [row for row in self.rows if row["epoch"] < epoch]
-        data = b"".join((json.dumps(row, allow_nan=False) + "\n").encode() for row in rows)
         self._file.close()
-        write_atomic(self.path, data)
+        write_atomic(self.path, b"".join(_line(row) for row in self.rows if row["epoch"] < epoch))
         self.__init__(self.path)  # type: ignore[misc]
 
     def sync(self) -> None:
-        with _explained(self.path):
+        with explained(self.path):
             os.fsync(self._file.fileno())
 
     def close(self) -> None:
         self._file.close()
 
 
+def _line(row: Mapping[str, Any]) -> bytes:
+    return (json.dumps(row, allow_nan=False) + "\n").encode()
+
+
 def write_atomic(path: Path, data: bytes) -> None:
     """Write a file so that after a kill at any moment it holds either the old content or the new."""
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    with _explained(path):
+    with explained(path):
         try:
             with open(part, "wb") as file:
                 file.write(data)
@@ -319,7 +321,7 @@ def open_folder(folder: Path, *, wait: bool = True) -> Iterator[None]:
     """Hold a run folder alone, made when needed; while another holds it, wait, or raise Busy without `wait`."""
     import fcntl
 
-    with _explained(folder):
+    with explained(folder):
         folder.mkdir(parents=True, exist_ok=True)
         handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o666)
     try:
@@ -332,7 +334,7 @@ def open_folder(folder: Path, *, wait: bool = True) -> Iterator[None]:
                     raise Busy(f"another command is working on {folder}") from None
                 time.sleep(0.1)
         for part in folder.glob(".*.part"):  # left by a killed process
-            with _explained(part):
+            with explained(part):
                 part.unlink()
         yield
     finally:
@@ -356,7 +358,8 @@ def explain(error: OSError, path: Path) -> StoreError:
 
 
 @contextmanager
-def _explained(path: Path) -> Iterator[None]:
+def explained(path: Path) -> Iterator[None]:
+    """Turn an OSError on a run folder into the StoreError that `explain` makes of it."""
     try:
         yield
     except OSError as error:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from surefoot._extras import require
-from surefoot.lab.store import explain
+from surefoot.lab.store import explained
 
 
 class Locks(Protocol):
@@ -48,31 +48,20 @@ class FileLocks:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        try:
+        with explained(folder):
             folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise explain(error, folder) from error
 
-    @contextmanager
-    def hold(self) -> Iterator[None]:
-        handle = os.open(self.folder / "list", os.O_RDWR | os.O_CREAT, 0o666)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(handle)
+    def hold(self) -> AbstractContextManager[None]:
+        return self._held("list")
 
     @contextmanager
     def live(self) -> Iterator[str]:
         worker = _new_name()
-        path = self.folder / worker
-        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX)
-            yield worker
-        finally:
-            path.unlink(missing_ok=True)
-            os.close(handle)
+        with self._held(worker):
+            try:
+                yield worker
+            finally:
+                (self.folder / worker).unlink(missing_ok=True)
 
     def is_alive(self, worker: str) -> bool:
         try:
@@ -87,6 +76,15 @@ class FileLocks:
             os.close(handle)
         (self.folder / worker).unlink(missing_ok=True)  # left by a killed process
         return False
+
+    @contextmanager
+    def _held(self, name: str) -> Iterator[None]:
+        handle = os.open(self.folder / name, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(handle)
 
 
 class PostgresLocks:
@@ -104,10 +102,8 @@ class PostgresLocks:
             with suppress(Exception):  # not over a local socket
                 self._connection.execute(self._text(f"SET {setting}"))
 
-    @contextmanager
-    def hold(self) -> Iterator[None]:
-        with self._held("list"):
-            yield
+    def hold(self) -> AbstractContextManager[None]:
+        return self._held("list")
 
     @contextmanager
     def live(self) -> Iterator[str]:
