@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from surefoot.lab.results import Results
-from surefoot.lab.run.pool import InProcess, MakePool, OnEvent, Outcome, Processes, RunJob, TaskSource, run_all
+from surefoot.lab.run.pool import InProcess, MakePool, Outcome, Processes, RunJob, TaskSource, run_all
 from surefoot.lab.run.progress import make_progress
 from surefoot.lab.spec.builtin import NAMED, PAPER_WEIGHT_DECAY
 from surefoot.lab.spec.code import FAULTS
@@ -126,10 +126,8 @@ def _bases(setup: Setup, at: int) -> dict[int, RunJob]:
     baseline = setup.contestants[0]
     if baseline.schedule:
         raise ValueError(f"the baseline {baseline.spec!r} has a schedule that ends at the fork; leave the schedule out")
-    bases: dict[int, RunJob] = {}
-    for index, seed in enumerate(setup.seeds):
-        config = setup.config(baseline, seed, at, purpose=Purpose.BASE)
-        bases[seed] = setup.job(index, config, baseline, under=BASE)
+    configs = [setup.config(baseline, seed, at, purpose=Purpose.BASE) for seed in setup.seeds]
+    bases = {config.seed: setup.job(index, config, baseline, under=BASE) for index, config in enumerate(configs)}
     if not at:
         return bases
     failures = compute(setup, list(bases.values()))
@@ -280,26 +278,22 @@ def compute(setup: Setup, jobs: Sequence[RunJob]) -> dict[int, str]:
     show, pool_maker = setup.options.progress, make_pool(setup.options)
     display = make_progress(jobs, show=show) if isinstance(show, bool) else show(jobs)
     with display:
-        missing, outcomes = _missing(jobs, display.on_event)
-        if missing:
+        outcomes = {job.index: outcome for job in jobs if (outcome := _recorded_outcome(job))}
+        for index, outcome in outcomes.items():
+            display.on_event(outcome.event(index))
+        missing = [job for job in jobs if job.index not in outcomes]
+        if missing:  # no process is started for the others
             with pool_maker(display.on_event) as pool:
                 outcomes |= run_all(pool, missing)
     return {index: outcome.message for index, outcome in outcomes.items() if outcome.kind == "failed"}
 
 
-def _missing(jobs: Sequence[RunJob], on_event: OnEvent) -> tuple[list[RunJob], dict[int, Outcome]]:
-    """The runs that are still to be computed, so that no process is started for the others, and how those ended."""
-    missing, outcomes = [], {}
-    for job in jobs:
-        try:
-            if not is_done(job.folder, job.config):
-                missing.append(job)
-                continue
-            outcomes[job.index] = Outcome("done")
-        except StoreError as error:
-            outcomes[job.index] = Outcome("failed", str(error))
-        on_event(outcomes[job.index].event(job.index))
-    return missing, outcomes
+def _recorded_outcome(job: RunJob) -> Outcome | None:
+    """How a run ended that is there already, or whose folder cannot be read; None if it is still to be computed."""
+    try:
+        return Outcome("done") if is_done(job.folder, job.config) else None
+    except StoreError as error:
+        return Outcome("failed", str(error))
 
 
 def collect(jobs: Sequence[RunJob], failures: Mapping[int, str], epochs: int) -> Results:
@@ -325,9 +319,9 @@ def collect(jobs: Sequence[RunJob], failures: Mapping[int, str], epochs: int) ->
             fork=asked.fork,
             provenance=replace(run.config.provenance, command=asked.provenance.command),
         )
-        runs.append(Run(run.folder, config, run.epochs))
+        runs.append(replace(run, config=config).cut_to(epochs))
     failed = {str(jobs[index].folder): message for index, message in failures.items()}
-    return Results([run.cut_to(epochs) for run in runs], failed)
+    return Results(runs, failed)
 
 
 def task_source(task: str | Task, options: RunOptions) -> TaskSource:
