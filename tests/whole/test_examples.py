@@ -24,7 +24,7 @@ def run(example: Path, folder: Path, *arguments: str) -> str:
     if sys.platform == "linux":
         quiet["GLOO_SOCKET_IFNAME"] = "lo"  # the loopback alone, whatever the host's name resolves to
     command = [sys.executable, *(launcher if is_distributed else []), str(example), *arguments]
-    for _ in range(3):
+    for _ in range(5):
         done = subprocess.run(
             command,
             cwd=folder,

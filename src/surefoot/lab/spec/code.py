@@ -28,12 +28,14 @@ from pathlib import Path
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
+from surefoot._extras import require
 from surefoot.lab.spec.datasets import digest
 from surefoot.lab.spec.task import Task
+
+np = require("numpy", extra="lab")
 
 #: Packages whose version a run records.
 _VERSIONED = ("torch", "surefoot", "builtins")
