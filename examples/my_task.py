@@ -48,5 +48,5 @@ def task() -> lab.Task:
 
 
 if __name__ == "__main__":
-    found = lab.compare(task(), ["adam", "adamucb:eta=0.1"], seeds=3, epochs=5, out="runs/mine", progress=False)
-    found.print()
+    results = lab.compare(task(), ["adam", "adamucb:eta=0.1"], seeds=3, epochs=5, out="runs/mine", progress=False)
+    results.print()

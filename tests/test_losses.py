@@ -295,7 +295,7 @@ def test_what_is_not_a_loss(loss: Any, kind: type[Exception], message: str) -> N
 
 
 @pytest.mark.parametrize("loss", [1.0, torch.tensor(1.0)])
-def test_a_loss_without_its_name_is_told_how_to_get_in(loss: Any) -> None:
+def test_a_positional_loss_is_refused_with_the_way_to_pass_it(loss: Any) -> None:
     params, optimizer = ready()
     before = everything(params, optimizer)
     wrapped = LossWeighted(torch.optim.SGD([torch.zeros(1)], lr=0.1))

@@ -22,9 +22,9 @@ SEQUENCES: dict[str, list[float]] = {
     "zero": [0.0, 0.0, 1.0, 0.0],
     "jumps": [1.0, 1.1, 1e6, 1.0, -1e6, 2.0],
     "not finite": [1.0, math.nan, 2.0, math.inf, 1.5, -math.inf, 0.5],
-    "beyond measure": [1.0, 2.0, 1e30, 1.5, -1e30, 1e19, 2.0],
+    "too large": [1.0, 2.0, 1e30, 1.5, -1e30, 1e19, 2.0],
     "not finite at first": [math.nan, 1e30, 1.0, 1.5, 0.5],
-    "weights beyond measure": [1.0, 2.0, 1e12, 3e12, 1.0],
+    "weights too large": [1.0, 2.0, 1e12, 3e12, 1.0],
     "alternating until it is steady": [1.0, 3.0] * 4 + [2.0] * 8 + [9.0],
 }
 
@@ -61,8 +61,8 @@ def as_tensor(loss: float) -> Tensor:
 
 def loss_aware(rule: Rule, maximize: bool, options: dict[str, Any], as_loss: Any, **path: Any) -> Judge:
     p = Parameter(torch.zeros(1, dtype=torch.float64))
-    own = {"lr": 1.0, "momentum": 0.0, "loss_beta": 0.9, "maximize": maximize}
-    return stepping(surefoot.LossAwareMomentum([p], rule=rule, **own, **options, **path), p, maximize, as_loss)
+    fixed = {"lr": 1.0, "momentum": 0.0, "loss_beta": 0.9, "maximize": maximize}
+    return stepping(surefoot.LossAwareMomentum([p], rule=rule, **fixed, **options, **path), p, maximize, as_loss)
 
 
 def loss_weighted(rule: Rule, maximize: bool, options: dict[str, Any], as_loss: Any, **path: Any) -> Judge:
@@ -160,16 +160,16 @@ def test_the_device_judges_as_the_host(name: str, weighting: str, maximize: bool
 @pytest.mark.filterwarnings("ignore:.*has skipped")
 def test_what_is_refused_is_counted_and_leaves_no_trace(name: str, weighting: str, maximize: bool) -> None:
     for make in [*ON_HOST.values(), *ON_DEVICE.values()]:
-        losses = SEQUENCES["not finite"] + SEQUENCES["beyond measure"]
+        losses = SEQUENCES["not finite"] + SEQUENCES["too large"]
         sane = [loss for loss in losses if is_sane(loss)]
         with_bad, without = (judged(make, name, weighting, maximize, xs)[-1][0] for xs in (losses, sane))
         assert with_bad.pop("skipped") - without.pop("skipped") == len(losses) - len(sane)
         assert with_bad == without
 
 
-def test_some_of_these_weights_are_of_no_use() -> None:
+def test_some_of_these_weights_are_unusable() -> None:
     # Otherwise the tests above would show less than they seem to.
-    seen = [x for x, _ in judged(ON_HOST["LossAware"], "cb", "paper", False, SEQUENCES["weights beyond measure"])]
+    seen = [x for x, _ in judged(ON_HOST["LossAware"], "cb", "paper", False, SEQUENCES["weights too large"])]
     assert not all(map(is_usable, seen))
     assert seen[-1]["skipped"] > 0
     assert seen[-1]["mean"] > 1e11

@@ -138,16 +138,16 @@ def test_default_and_published_agree_where_they_do_not_differ() -> None:
 
 
 @pytest.mark.parametrize("cls", [AdamUCB, AdamCB, Momentum])
-def test_confidence_is_told_in_the_same_terms(cls: type[LossAware]) -> None:
-    told = []
+def test_confidence_is_the_same_with_reference(cls: type[LossAware]) -> None:
+    statistics = []
     for reference in (True, False):
         p = torch.zeros(2, requires_grad=True)
         optimizer = cls([p], weighting="paper", reference=reference)
         for loss in LOSSES:
             p.grad = torch.ones(2)
             optimizer.step(loss=loss)
-        told.append({name: float(value) for name, value in optimizer.confidence()[0].items()})
-    assert told[0] == pytest.approx(told[1], rel=1e-3)
+        statistics.append({name: float(value) for name, value in optimizer.confidence()[0].items()})
+    assert statistics[0] == pytest.approx(statistics[1], rel=1e-3)
 
 
 def test_a_tensor_that_sat_out_has_its_own_step_count() -> None:

@@ -261,7 +261,7 @@ def test_resumed_weights_are_bit_for_bit_the_same() -> None:
         resumed.load_state_dict({"seen": torch.zeros(2), "eta": 0.1})
 
 
-def test_maximizing_optimizers_see_the_loss_turned_around() -> None:
+def test_maximizing_optimizers_see_the_negated_loss() -> None:
     p = nn.Parameter(torch.ones(1))
     optimizer = torch.optim.SGD([p], lr=0.0, maximize=True)
     weigh = surefoot.weigh(optimizer)
@@ -320,14 +320,14 @@ def test_a_copied_weigher_follows_its_optimizer(copied: Any) -> None:
     assert weigher.seen[0] == 3
 
 
-def test_what_is_no_checkpoint_of_weigh_is_told() -> None:
+def test_what_is_no_checkpoint_of_weigh_is_refused() -> None:
     with pytest.raises(ValueError, match="has seen and eta"):
         weigh().load_state_dict({"state": {}})
     with pytest.raises(ValueError, match="eta"):
         weigh(rule="s").load_state_dict({"seen": torch.zeros(8), "eta": -1.0})
 
 
-def test_weigh_leaves_a_loss_beyond_all_measure_out() -> None:
+def test_weigh_leaves_out_a_loss_that_is_too_large() -> None:
     weigher = weigh(rule="ucb", eta=0.1)
     for value in (1.0, 3.0, 1e30, 2.0):
         loss = torch.tensor(value, dtype=torch.float64, requires_grad=True)

@@ -154,7 +154,7 @@ def _inverse_mills(u: Number) -> Number:
     if isinstance(u, Tensor):
         return math.sqrt(2 / math.pi) / torch.special.erfcx(-u / math.sqrt(2))
     if u < -30:  # the asymptotic series, whose next term is below 1e-9 here; erfc would soon be zero
-        v = 1 / u  # powers of u itself may be beyond all floats
+        v = 1 / u  # powers of u itself may overflow
         return -u - v + 2 * v**3 - 10 * v**5
     return math.exp(-0.5 * u * u) / math.sqrt(2 * math.pi) / (0.5 * math.erfc(-u / math.sqrt(2)))
 

@@ -68,19 +68,19 @@ def numbers(model: nn.Module, optimizer: Any) -> Tensor:
     return torch.cat([*parts, *(group["seen"] for group in optimizer.param_groups)])
 
 
-def of_all_ranks(own: Tensor) -> list[Tensor]:
-    every = [torch.empty_like(own) for _ in range(WORLD)]
-    dist.all_gather(every, own)
-    return every
+def of_all_ranks(tensor: Tensor) -> list[Tensor]:
+    gathered = [torch.empty_like(tensor) for _ in range(WORLD)]
+    dist.all_gather(gathered, tensor)
+    return gathered
 
 
-def assert_same_on_all_ranks(own: Tensor) -> None:
-    first, second = of_all_ranks(own)
+def assert_same_on_all_ranks(tensor: Tensor) -> None:
+    first, second = of_all_ranks(tensor)
     assert torch.equal(first, second), (first - second).abs().max()
 
 
-def assert_differs_between_ranks(own: Tensor) -> None:
-    first, second = of_all_ranks(own)
+def assert_differs_between_ranks(tensor: Tensor) -> None:
+    first, second = of_all_ranks(tensor)
     assert not torch.equal(first, second)
 
 
@@ -127,7 +127,7 @@ def ddp_ranks_stay_bit_identical_while_their_losses_differ(rank: int, folder: Pa
 
 @check
 def opting_out_lets_ranks_drift(rank: int, folder: Path) -> None:
-    """Without the average over ranks the same loop comes apart: the check above can fail."""
+    """Without the average over ranks the ranks diverge: the check above can fail."""
     model = DistributedDataParallel(make_model())
     optimizer = surefoot.AdamUCB(model.parameters(), lr=0.01, eta=0.3, process_group=False)
     for step in range(4):
@@ -415,8 +415,8 @@ def weigh_gives_every_rank_the_weight_of_its_own_loss(rank: int, folder: Path) -
 def weigh_leaves_out_a_nan_of_one_rank_and_counts_it_on_both(rank: int, folder: Path) -> None:
     x = torch.ones((), requires_grad=True)
     weigh = surefoot.weigh()
-    for own in ((1.0, 2.0), (3.0, 5.0), (math.nan, 4.0), (math.nan, math.nan)):
-        weigh(x * own[rank])
+    for losses in ((1.0, 2.0), (3.0, 5.0), (math.nan, 4.0), (math.nan, math.nan)):
+        weigh(x * losses[rank])
         weigh.update()
     assert_same_on_all_ranks(weigh.seen[:5])
     count, skipped = weigh.seen[0], weigh.seen[4]

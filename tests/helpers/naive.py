@@ -170,7 +170,7 @@ class NaiveOptimizer:
         self.groups: list[NaiveGroup] = []
 
     def add_group(self, options: dict[str, Any], thetas: list[Tensor]) -> None:
-        """A group that comes later starts from what the first one has seen, turned around if only one maximizes."""
+        """A group that comes later starts from the statistics of the first, negated if only one of them maximizes."""
         start = len(self.parameters)
         self.parameters += [NaiveParameter(theta.clone()) for theta in thetas]
         group = NaiveGroup(options, list(range(start, len(self.parameters))))

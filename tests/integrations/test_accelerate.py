@@ -66,10 +66,10 @@ def by_hand(accumulate=1, dtype=None, epochs=1, clip=None):
     return net, opt
 
 
-def assert_same(one, other):
-    for mine, theirs in zip(one[0].parameters(), other[0].parameters(), strict=True):
+def assert_same(done, expected):
+    for mine, theirs in zip(done[0].parameters(), expected[0].parameters(), strict=True):
         torch.testing.assert_close(mine, theirs, rtol=0, atol=0)
-    assert metrics(one[1]) == metrics(other[1])
+    assert metrics(done[1]) == metrics(expected[1])
 
 
 @pytest.mark.parametrize("accumulate", [1, 2, 4])

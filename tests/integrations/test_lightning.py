@@ -240,8 +240,8 @@ def test_a_batch_left_out_by_training_step(accumulate):
 @pytest.mark.parametrize("precision", ["32-true", "bf16-mixed", "scaler"])
 def test_resume_equals_the_uninterrupted_run(tmp_path, precision):
     def options():
-        own = {"plugins": [scaled(2.0**18)]} if precision == "scaler" else {"precision": precision}
-        return dict(**own, accumulate_grad_batches=2, default_root_dir=tmp_path)
+        precision_options = {"plugins": [scaled(2.0**18)]} if precision == "scaler" else {"precision": precision}
+        return dict(**precision_options, accumulate_grad_batches=2, default_root_dir=tmp_path)
 
     whole = Module()
     uninterrupted = fit(whole, LossGathering(), max_epochs=3, **options())
@@ -353,16 +353,18 @@ def test_fabric_hands_over_the_loss_by_record_loss():
     assert float(opt.confidence()[0]["mean"]) == float(expected.confidence()[0]["mean"])
 
 
-@pytest.mark.parametrize(("every", "moves"), [(10, [1] + [2] * 59), (3, [1, 1, 0, 0, 2, 3, 1]), (1, [2, 2, 0, 1])])
-def test_several_optimizers_move_the_step_past_multiples(every, moves):
+@pytest.mark.parametrize(
+    ("every_n_steps", "moves"), [(10, [1] + [2] * 59), (3, [1, 1, 0, 0, 2, 3, 1]), (1, [2, 2, 0, 1])]
+)
+def test_several_optimizers_move_the_step_past_multiples(every_n_steps, moves):
     steps = []
     sink = SimpleNamespace(log=lambda optimizers, step: steps.append(step))
     trainer = SimpleNamespace(global_step=0, is_global_zero=True, optimizers=[])
-    log = LogConfidence(sink, every_n_steps=every)
+    log = LogConfidence(sink, every_n_steps=every_n_steps)
     log.on_train_start(trainer, None)
     for move in moves:
         trainer.global_step += move
         log.on_train_batch_end(trainer, None, None, None, 0)
     ends = list(itertools.accumulate(moves))
-    passed = [now for before, now in itertools.pairwise([0, *ends]) if now // every > before // every]
+    passed = [now for before, now in itertools.pairwise([0, *ends]) if now // every_n_steps > before // every_n_steps]
     assert steps == passed != []

@@ -22,18 +22,18 @@ def optimizer(groups=1):
 
 def test_a_bare_loop(tracker):
     opt = optimizer()
-    said = []
+    statistics = []
     for step, loss in enumerate(LOSSES, start=10):
         opt.step(loss=loss)
         tracker.sink.log(opt, step)
-        said.append({name: float(value) for name, value in opt.confidence()[0].items()})
-    assert said[-1]["skipped"] == 1
+        statistics.append({name: float(value) for name, value in opt.confidence()[0].items()})
+    assert statistics[-1]["skipped"] == 1
     for name in ("mean", "skipped"):
-        expected = [(step, pytest.approx(values[name], rel=1e-6)) for step, values in enumerate(said, start=10)]
+        expected = [(step, pytest.approx(values[name], rel=1e-6)) for step, values in enumerate(statistics, start=10)]
         assert tracker.read(f"surefoot/{name}") == expected
 
 
-def test_names_tell_groups_and_optimizers_apart():
+def test_names_are_distinct_for_each_group_and_optimizer():
     assert list(metrics(optimizer())) == [f"surefoot/{name}" for name in NAMES]
     assert list(metrics(optimizer(2), "loss")) == [f"loss/group{i}/{name}" for i in (0, 1) for name in NAMES]
     plain = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))])
@@ -120,7 +120,7 @@ def test_a_missing_package_is_named_with_the_command(monkeypatch, missing, make,
         make()
 
 
-def test_weigh_is_told_too():
+def test_the_statistics_of_weigh_are_logged_too():
     weight = torch.nn.Parameter(torch.ones(1))
     weigh = surefoot.weigh(torch.optim.SGD([weight], lr=0.1), "ucb", eta=0.1)
     weigh(weight.sum() * 4).backward()

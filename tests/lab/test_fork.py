@@ -35,7 +35,9 @@ def test_the_baseline_with_its_state_goes_on_as_if_there_were_no_fork(
     assert [numbers(run) for run in forked.runs] == [numbers(run)[4:] for run in whole.runs]
 
 
-def test_everyone_starts_from_the_same_weights_over_the_same_batches(tiny_task: MakeTask, tmp_path: Path) -> None:
+def test_every_optimizer_starts_from_the_same_weights_over_the_same_batches(
+    tiny_task: MakeTask, tmp_path: Path
+) -> None:
     batches: list[Tensor] = []
 
     def prepare(inputs: Tensor, generator: torch.Generator | None) -> Tensor:
@@ -138,7 +140,7 @@ def test_impossible_forks_are_refused(tiny_task: MakeTask, tmp_path: Path) -> No
         fork(task, ["sparseadam"], at=1, seeds=1, out=tmp_path, progress=False)
 
 
-def test_a_damaged_start_is_told(tiny_task: MakeTask, tmp_path: Path) -> None:
+def test_a_damaged_start_is_reported(tiny_task: MakeTask, tmp_path: Path) -> None:
     task = tiny_task()
     fork(task, ["adam"], at=1, seeds=1, epochs=1, out=tmp_path, progress=False)
     [base] = (tmp_path / ".base").rglob("checkpoint.pt")

@@ -72,7 +72,7 @@ def test_a_torn_last_line_does_not_count_and_is_removed_before_the_next(tmp_path
         '{"epoch": 1}\n{"epoch": 2, "valid_loss": "low"}\n',
     ],
 )
-def test_damaged_metrics_are_told_with_their_line(tmp_path: Path, text: str) -> None:
+def test_an_error_in_metrics_names_the_line(tmp_path: Path, text: str) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_text(text)
     with pytest.raises(StoreError, match=r"metrics.jsonl is damaged at line 2"):
@@ -81,7 +81,7 @@ def test_damaged_metrics_are_told_with_their_line(tmp_path: Path, text: str) -> 
 
 
 @pytest.mark.parametrize("text", ["5\n", "[]\n", '{"epoch": "one"}\n', '{"epoch": null}\n', "{}\n"])
-def test_a_damaged_first_line_is_told(tmp_path: Path, text: str) -> None:
+def test_a_damaged_first_line_is_reported(tmp_path: Path, text: str) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_text(text)
     with pytest.raises(StoreError, match=r"metrics.jsonl is damaged at line 1"):
@@ -149,7 +149,7 @@ def test_another_format_is_refused_with_both_numbers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"key": "abc"}'])
-def test_an_unreadable_configuration_is_told(tmp_path: Path, text: str) -> None:
+def test_an_unreadable_configuration_is_reported(tmp_path: Path, text: str) -> None:
     folder = write_run(tmp_path / "adam-s0-01234567")
     (folder / "config.json").write_text(text)
     with pytest.raises(StoreError, match=r"config.json cannot be read .*; delete the folder .*adam-s0-01234567 to"):
@@ -165,7 +165,7 @@ def test_a_configuration_of_another_program_is_left_alone(tmp_path: Path, text: 
     (tmp_path / "models" / "bert").mkdir(parents=True)
     (tmp_path / "models" / "bert" / "config.json").write_text(text)
     assert [run.label for run in read_runs(tmp_path)] == ["SGD"]
-    with pytest.raises(StoreError) as caught:  # asked for by name it is told, and not to be deleted
+    with pytest.raises(StoreError) as caught:  # asked for by name it is named, and not deleted
         read_run(tmp_path / "models" / "bert")
     assert "delete" not in str(caught.value)
     assert "Traceback" not in str(caught.value)
@@ -194,7 +194,7 @@ def test_an_unreadable_configuration_next_to_metrics_is_not_passed_over(tmp_path
         ({"provenance": "here"}, "provenance is 'here'"),
     ],
 )
-def test_a_damaged_field_is_told_with_its_value(tmp_path: Path, changes: dict[str, object], message: str) -> None:
+def test_the_error_of_a_damaged_field_names_its_value(tmp_path: Path, changes: dict[str, object], message: str) -> None:
     write_run(tmp_path / "run", **changes)
     with pytest.raises(StoreError, match=rf"config.json is damaged: {message}; delete the folder"):
         read_runs(tmp_path)
@@ -240,6 +240,6 @@ def test_state_of_a_run(tmp_path: Path) -> None:
     assert read_run(folder).finished
 
 
-def test_no_folder_is_told(tmp_path: Path) -> None:
+def test_a_missing_folder_is_reported(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="is not a folder"):
         read_runs(tmp_path / "nothing")

@@ -324,7 +324,7 @@ def drive_torch(name: str, losses: Any, dtype: str, **options: Any) -> tuple[dic
         ("MomentumS", "momentum_s", "unit", 0.0, False),
     ],
 )
-def test_pytorch_and_jax_walk_the_same_path(
+def test_pytorch_and_jax_make_the_same_steps(
     torch_name: str, jax_name: str, weighting: str, decay: float, decoupled: bool
 ) -> None:
     options: dict[str, Any] = {

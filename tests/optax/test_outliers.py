@@ -1,4 +1,4 @@
-"""surefoot.optax after losses beyond all measure and spreads that shrank to nothing: as PyTorch does it."""
+"""surefoot.optax after losses that are too large and after a std that shrank to nearly zero, compared with PyTorch."""
 
 from __future__ import annotations
 

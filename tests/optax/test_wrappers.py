@@ -167,10 +167,10 @@ def test_multisteps_with_the_running_mean_is_accumulate() -> None:
     grads = {"w": jnp.ones(4), "b": jnp.ones(())}
     for first, second in [(1.0, 3.0), (2.0, 8.0), (0.5, 0.1)]:
         _, a = step(grads, a, PARAMS, value=first)
-        one, a = step(grads, a, PARAMS, value=(first + second) / 2)
+        expected, a = step(grads, a, PARAMS, value=(first + second) / 2)
         _, b = our_step(grads, b, PARAMS, value=first)
-        two, b = our_step(grads, b, PARAMS, value=second)
-        assert_close(one, two)
+        updates, b = our_step(grads, b, PARAMS, value=second)
+        assert_close(expected, updates)
 
 
 def test_a_spoiled_micro_batch_costs_one_step_and_nothing_more() -> None:
@@ -186,7 +186,7 @@ def test_a_spoiled_micro_batch_costs_one_step_and_nothing_more() -> None:
     assert_close(params, carry[0])
 
 
-def test_accumulate_leaves_out_what_optax_was_told_to_skip() -> None:
+def test_accumulate_leaves_out_what_optax_skips() -> None:
     optimizer = so.accumulate(so.scale_by_tilt("ucb", 0.5), 2, should_skip_update_fn=optax.skip_not_finite)
     state = optimizer.init(PARAMS)
     good, bad = {"w": jnp.ones(4), "b": jnp.ones(())}, {"w": jnp.full(4, jnp.nan), "b": jnp.ones(())}
@@ -338,9 +338,9 @@ def test_a_missing_extra_is_one_clear_sentence() -> None:
         "import sys; sys.modules['{}'] = None\ntry: import surefoot.optax\nexcept ImportError as error: print(error)"
     )
     for package in ("jax", "optax"):
-        said = python(script.format(package))
-        assert said.startswith(f"{package} is needed")
-        assert "pip install 'surefoot[jax]'" in said
+        message = python(script.format(package))
+        assert message.startswith(f"{package} is needed")
+        assert "pip install 'surefoot[jax]'" in message
 
 
 def test_the_example_learns() -> None:

@@ -160,7 +160,7 @@ def trained(cls: type[LossAware], **options: Any) -> tuple[Parameter, LossAware]
 @CLASS
 @WEIGHTING
 @pytest.mark.parametrize("loss", [1e22, -1e30, 1e300])
-def test_a_loss_beyond_all_measure_leaves_no_trace(cls: type[LossAware], weighting: Any, loss: float) -> None:
+def test_a_loss_that_is_too_large_leaves_no_trace(cls: type[LossAware], weighting: Any, loss: float) -> None:
     p, optimizer = trained(cls, weighting=weighting)
     before = optimizer.confidence()[0]
     assert step_on(optimizer, p, loss) == 0
@@ -212,7 +212,7 @@ def test_the_weight_of_unit_weighting_stays_in_bounds() -> None:
     assert abs(step_on(optimizer, p, 0.1)) < 0.01 * (1 + MAX_UNIT_DEVIATION)
     seen = optimizer.confidence()[0]
     assert seen["weight"] == 1 + MAX_UNIT_DEVIATION
-    assert seen["z"] > 1e6  # told as it is
+    assert seen["z"] > 1e6  # reported as it is
 
 
 @pytest.mark.parametrize("loss", [math.inf, math.nan, -math.inf])
@@ -227,7 +227,7 @@ def wrapped(p: Parameter) -> LossWeighted:
 
 
 @pytest.mark.parametrize("make", [lambda p: AdamUCB([p]), wrapped], ids=["AdamUCB", "LossWeighted"])
-def test_many_skipped_steps_are_told_once(make: Any) -> None:
+def test_many_skipped_steps_warn_once(make: Any) -> None:
     p = Parameter(torch.zeros(1))
     optimizer = make(p)
     with warnings.catch_warnings(record=True) as caught:
@@ -239,7 +239,7 @@ def test_many_skipped_steps_are_told_once(make: Any) -> None:
     assert "the last skipped loss was nan" in str(warning.message)
 
 
-def test_raise_names_a_loss_beyond_all_measure() -> None:
+def test_raise_names_a_loss_that_is_too_large() -> None:
     p, optimizer = trained(AdamUCB, nonfinite="raise")
     with pytest.raises(FloatingPointError, match=r"the loss is 1e\+30"):
         step_on(optimizer, p, 1e30)
@@ -248,7 +248,7 @@ def test_raise_names_a_loss_beyond_all_measure() -> None:
 # -- the path for accelerators: nothing is read back or copied over, and every tensor stays in place -----------------
 
 
-def test_the_guards_do_fail() -> None:
+def test_the_guard_against_host_reads_fails_on_one() -> None:
     x = torch.ones(3)
     for read in (lambda: x.sum().item(), lambda: bool(x.sum() > 0), lambda: x.nonzero(), lambda: float(x[0])):
         with pytest.raises(AssertionError, match="waits"), no_host_reads():
@@ -260,7 +260,7 @@ def test_the_guards_do_fail() -> None:
 
 
 def settings_of(cls: type[LossAware]) -> list[dict[str, Any]]:
-    own: dict[str, list[dict[str, Any]]] = {
+    engine_options: dict[str, list[dict[str, Any]]] = {
         "adam": [{"amsgrad": True}, {"fused": True}, {"foreach": True}],
         "momentum": [{"nesterov": True}],
     }
@@ -269,7 +269,7 @@ def settings_of(cls: type[LossAware]) -> list[dict[str, Any]]:
         {"weighting": "unit", "weight_decay": 0.1, "maximize": True},
         {"weight_decay": 0.1, "decoupled_weight_decay": True, "check_gradients": True},
         {"foreach": False},
-        *own.get(cls.engine.name, []),
+        *engine_options.get(cls.engine.name, []),
     ]
 
 

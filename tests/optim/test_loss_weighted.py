@@ -116,7 +116,7 @@ def test_weights_are_per_group() -> None:
     assert optimizer.param_groups[3]["eta"] == 0.1
 
 
-def test_what_is_maximized_is_a_loss_turned_around() -> None:
+def test_a_maximized_loss_is_negated() -> None:
     down, up = nn.Parameter(torch.zeros(1)), nn.Parameter(torch.zeros(1))
     descends = LossWeighted(torch.optim.SGD([down], lr=0.1), "ucb", eta=0.5)
     climbs = LossWeighted(torch.optim.SGD([up], lr=0.1, maximize=True), "ucb", eta=0.5)
@@ -331,7 +331,7 @@ def test_a_loss_that_is_not_finite_leaves_everything_as_it_was(make: Callable[..
 
 @pytest.mark.parametrize("make", [BASES["SGD momentum"], sgd_as_on_a_device])
 @pytest.mark.parametrize("nonfinite", ["skip", "coast", "raise"])
-def test_a_loss_beyond_all_measure_is_as_bad(make: Callable[..., Optimizer], nonfinite: str) -> None:
+def test_a_loss_that_is_too_large_is_skipped_too(make: Callable[..., Optimizer], nonfinite: str) -> None:
     """The loss is finite, the std of it that the gradient is multiplied by would make the parameters infinite."""
     model = make_model()
     optimizer = LossWeighted(make(model.parameters()), weighting="paper", nonfinite=nonfinite)
@@ -481,7 +481,7 @@ def test_an_eta_changed_later_is_checked_by_the_wrapper_too() -> None:
         optimizer.add_param_group({"params": [Parameter(torch.ones(1))], "eta": "strong"})
 
 
-def test_a_base_without_a_learning_rate_is_told_the_three_ways_too() -> None:
+def test_the_error_of_a_base_without_a_learning_rate_names_the_three_ways_too() -> None:
     """As Adafactor of Transformers, which finds its own rate."""
     weight = torch.nn.Parameter(torch.ones(2))
     base = torch.optim.SGD([weight], lr=0.1)

@@ -102,6 +102,6 @@ def test_a_schedule_of_eta_takes_groups_in_that_come_later() -> None:
         (lambda: AdamUCB([Parameter(torch.ones(1))]), [0.5], "takes a function from the step to a factor"),
     ],
 )
-def test_what_cannot_be_scheduled_is_told(what: Any, factor: Any, message: str) -> None:
+def test_a_wrong_optimizer_or_factor_is_refused(what: Any, factor: Any, message: str) -> None:
     with pytest.raises(TypeError, match=message):
         EtaSchedule(what(), factor)

@@ -74,7 +74,7 @@ def test_a_parameter_leaves_for_some_steps(way: str) -> None:
 
 
 @every_way
-def test_groups_trade_parameters_while_one_has_no_gradient(way: str) -> None:
+def test_groups_exchange_parameters_while_one_has_no_gradient(way: str) -> None:
     def edit(optimizer: Any, params: list[nn.Parameter]) -> None:
         a, b, c = params
         optimizer.param_groups[0]["params"] = [a]
@@ -125,11 +125,13 @@ def test_scalars_whose_memory_is_moved_go_on_counting(move: Callable[[Tensor], A
 
 
 @pytest.mark.parametrize("kind", [AdamUCB, MomentumUCB])
-@pytest.mark.parametrize(("saved", "own"), [((8,), (1000,)), ((2, 6), (6, 2)), ((1000,), (8,))])
-def test_a_checkpoint_of_another_model_is_refused(kind: Any, saved: tuple[int, ...], own: tuple[int, ...]) -> None:
-    p, q = nn.Parameter(torch.ones(saved)), nn.Parameter(torch.ones(own))
+@pytest.mark.parametrize(("saved_shape", "shape"), [((8,), (1000,)), ((2, 6), (6, 2)), ((1000,), (8,))])
+def test_a_checkpoint_of_another_model_is_refused(
+    kind: Any, saved_shape: tuple[int, ...], shape: tuple[int, ...]
+) -> None:
+    p, q = nn.Parameter(torch.ones(saved_shape)), nn.Parameter(torch.ones(shape))
     optimizer, other = kind([p]), kind([q])
-    p.grad = torch.ones(saved)
+    p.grad = torch.ones(saved_shape)
     optimizer.step(loss=1.0)
     with pytest.raises(ValueError, match=r"shape .* another model"):
         other.load_state_dict(optimizer.state_dict())
@@ -182,9 +184,9 @@ def test_a_rule_may_compute_with_tensors() -> None:
 @pytest.mark.parametrize(("kind", "options"), [(MomentumUCB, {"momentum": 0.0}), (AdamUCB, {"betas": (0.0, 0.99)})])
 def test_without_momentum_the_loss_is_still_remembered(kind: Any, options: dict[str, Any]) -> None:
     params, others = make_params(4), make_params(4)
-    optimizer, told = kind(params, eta=0.5, **options), kind(others, eta=0.5, loss_beta=0.9, **options)
+    optimizer, explicit = kind(params, eta=0.5, **options), kind(others, eta=0.5, loss_beta=0.9, **options)
     run(optimizer, params, range(6))
-    run(told, others, range(6))
+    run(explicit, others, range(6))
     assert optimizer.confidence()[0]["std"] > 0
     assert torch.equal(params[0], others[0])
 
@@ -215,7 +217,7 @@ def test_autograd_follows_a_learning_rate(kind: Any) -> None:
     assert torch.autograd.grad(p.sum(), lr)[0].item() == pytest.approx(-3.0, rel=1e-4)
 
 
-# -- losses beyond all measure ---------------------------------------------------------------------------------------
+# -- losses that are too large ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("options", [{}, {"capturable": True}, {"amsgrad": True}], ids=str)
@@ -235,7 +237,7 @@ def test_training_goes_on_after_absurd_losses(options: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("kind", ["AdamUCB", "AdamUCB on a device", "LossWeighted", "weigh"])
 def test_a_loss_that_was_constant_for_long_does_not_lock_up(kind: str) -> None:
-    """The spread shrinks to nearly nothing, and the next usual loss looks beyond all measure unusual: once."""
+    """The spread shrinks to nearly nothing, and the next usual loss looks far too large: once."""
     p = nn.Parameter(torch.ones(3))
     base = torch.optim.SGD([p], lr=0.1)
     weigher = weigh(base) if kind == "weigh" else None

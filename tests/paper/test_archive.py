@@ -87,7 +87,7 @@ def test_a_missing_archive_is_named(tmp_path: Path) -> None:
         paper("lr", archive=tmp_path / "runs.jsonl", out=tmp_path / "out", plan=True)
 
 
-def test_nothing_yet(tmp_path: Path) -> None:
+def test_no_folder_and_no_archive_give_no_runs(tmp_path: Path) -> None:
     assert gather(None, tmp_path / "runs.jsonl") == gather(tmp_path / "no", tmp_path / "runs.jsonl") == []
 
 

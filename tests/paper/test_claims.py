@@ -37,7 +37,7 @@ def lr_runs(paper_run: MakeRun, worse: float, seeds: int, epochs: int = 45) -> l
     ]
 
 
-def test_nothing_run() -> None:
+def test_without_runs_every_claim_is_not_run() -> None:
     verdicts = judge_all(Replication([]))
     assert {verdict.word for verdict in verdicts} == {"not run"}
     assert {result.ours for verdict in verdicts for result in verdict.results} == {"not run"}
@@ -70,7 +70,7 @@ def test_verdict(paper_run: MakeRun, worse: float, seeds: int, word: str, line: 
     assert ("decide nothing" in verdict.sentence) == (seeds < 6)
 
 
-def test_epochs_that_were_not_reached_are_told(paper_run: MakeRun) -> None:
+def test_epochs_that_were_not_reached_are_named(paper_run: MakeRun) -> None:
     verdict = judge(BEST_ON_LR, Replication(lr_runs(paper_run, 0.01, 8, epochs=3)))
     assert verdict.word == "replicated so far"
     assert verdict.sentence.startswith("Of 7 lines: 3 replicated, 4 not run.")
@@ -116,8 +116,8 @@ def test_pairs_left_by_a_divergence_decide_nothing(paper_run: MakeRun) -> None:
     assert "n=7, 1 diverged" in verdict.results[2].ours
     unpaired = [*lr_runs(paper_run, 0.01, 8), paper_run(LR, "Adam", 99, epochs=2, diverged=True)]
     assert judge(BEST_ON_LR, Replication(unpaired)).word == "replicated"  # a seed that no variant has is in no pair
-    gone = [paper_run(LR, "AdamS", seed, epochs=2, diverged=True) for seed in range(3)]
-    alone = judge(BEST_ON_LR, Replication([*lr_runs(paper_run, 0.01, 3)[:3], *gone]))
+    diverged_runs = [paper_run(LR, "AdamS", seed, epochs=2, diverged=True) for seed in range(3)]
+    alone = judge(BEST_ON_LR, Replication([*lr_runs(paper_run, 0.01, 3)[:3], *diverged_runs]))
     assert alone.results[2].ours == "no pair (n=0, 3 diverged)"
 
 

@@ -169,7 +169,7 @@ def test_legend_names_each_line_by_its_colour(every_run: list[Run]) -> None:
     assert [shown[name] for name in names] == list(PALETTE[:4])
 
 
-def test_curve_waits_for_nobody(paper_run: MakeRun) -> None:
+def test_a_curve_needs_no_run_that_is_still_going(paper_run: MakeRun) -> None:
     done, lost = paper_run(LR, seed=0, final=0.5), paper_run(LR, seed=1, epochs=2, diverged=True)
     going = Run(done.folder, replace(done.config, seed=2), done.epochs[:1])
     line = curve([done, going, lost], "train_loss", "Adam", 0)

@@ -67,8 +67,8 @@ def test_curves_of_everything_that_was_run(paper_run: MakeRun) -> None:
 
 def test_scorecard_counts_and_names_what_is_missing(paper_run: MakeRun) -> None:
     runs = [paper_run(LR, name, seed) for name in ("Adam", "AdamS") for seed in range(3)]
-    every = table_cells(Replication(runs))
-    assert "| together | 252 | 0 | 6 | 246 | 3 |" in tally_table(every)
+    cells = table_cells(Replication(runs))
+    assert "| together | 252 | 0 | 6 | 246 | 3 |" in tally_table(cells)
     text = scorecard(Replication(runs), ["figure `eta-cnn`: no runs yet"])
     assert text.count("not run") > 246
     assert "- figure `eta-cnn`: no runs yet" in text
@@ -163,5 +163,5 @@ def test_seeds_still_needed_are_counted_at_the_level_of_the_family(variant_run: 
     assert needed[0] < needed[1]
 
 
-def test_nothing_to_tell() -> None:
+def test_an_ablation_without_runs_names_the_command() -> None:
     assert ablation_page([]).endswith("Not run yet: `surefoot paper ablation`.\n")

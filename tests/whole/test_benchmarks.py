@@ -21,21 +21,21 @@ from step_time import BASELINE, measure
 
 def test_a_machine_that_slows_down_does_not_bend_the_ratio() -> None:
     clock = count(1)
-    found = interleave(
+    measured = interleave(
         {"one": lambda: 1.0 * next(clock), "twin": lambda: 1.0 * next(clock), "double": lambda: 2.0 * next(clock)},
         rounds=20,
     )
-    assert found["one"]["ratio"] == 1
-    assert found["twin"]["ratio"] == pytest.approx(1, abs=0.1)
-    assert found["double"]["ratio"] == pytest.approx(2, abs=0.1)
-    assert found["double"]["rounds"] == 20
+    assert measured["one"]["ratio"] == 1
+    assert measured["twin"]["ratio"] == pytest.approx(1, abs=0.1)
+    assert measured["double"]["ratio"] == pytest.approx(2, abs=0.1)
+    assert measured["double"]["rounds"] == 20
 
 
 def test_noise_with_a_long_tail_leaves_a_twin_at_one() -> None:
     luck = random.Random(0)
-    found = interleave(dict.fromkeys(("one", "twin"), lambda: 1 + luck.expovariate(1) ** 3), rounds=60)
-    assert found["twin"]["low"] < 1 < found["twin"]["high"]
-    assert found["twin"]["high"] - found["twin"]["low"] < 0.8
+    measured = interleave(dict.fromkeys(("one", "twin"), lambda: 1 + luck.expovariate(1) ** 3), rounds=60)
+    assert measured["twin"]["low"] < 1 < measured["twin"]["high"]
+    assert measured["twin"]["high"] - measured["twin"]["low"] < 0.8
 
 
 @pytest.mark.parametrize("name", ["AdamUCB", "AdamCB", "AdamS"])
@@ -45,6 +45,6 @@ def test_state_beyond_adams_is_that_of_a_group_however_many_parameters(name: str
         BASELINE: lambda params: torch.optim.Adam(params, fused=True),
         f"surefoot {name}": lambda params: getattr(surefoot, name)(params),
     }
-    found = measure([(3, 5)] * tensors, chosen, 3, time.perf_counter)[f"surefoot {name}"]
-    assert found["extra_bytes"] <= 100
-    assert found["ratio"] > 0
+    measured = measure([(3, 5)] * tensors, chosen, 3, time.perf_counter)[f"surefoot {name}"]
+    assert measured["extra_bytes"] <= 100
+    assert measured["ratio"] > 0

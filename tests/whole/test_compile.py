@@ -45,7 +45,7 @@ def compare(
     options: dict[str, Any],
     backend: str = "aot_eager",
     compiled_at: Callable[[int], bool] = lambda t: True,
-    told: Callable[[float], Any] = torch.tensor,
+    as_loss: Callable[[float], Any] = torch.tensor,
     **more: Any,
 ) -> None:
     params, optimizer = start(OPTIMIZERS[name], options, **more)
@@ -54,18 +54,18 @@ def compare(
     for t, loss in enumerate(LOSSES):
         set_gradients(params, t)
         set_gradients(others, t)
-        (step if compiled_at(t) else optimizer.step)(loss=told(loss))
-        eager.step(loss=told(loss))
+        (step if compiled_at(t) else optimizer.step)(loss=as_loss(loss))
+        eager.step(loss=as_loss(loss))
         for p, q in zip(params, others):
             torch.testing.assert_close(p, q, rtol=1e-5, atol=1e-6)
             assert optimizer.state[p]["step"] == eager.state[q]["step"]
-    for one, other in zip(optimizer.param_groups, eager.param_groups):
-        torch.testing.assert_close(one["seen"], other["seen"], rtol=1e-12, atol=1e-12)
-        assert one["seen"][4] == 1
+    for compiled_group, eager_group in zip(optimizer.param_groups, eager.param_groups):
+        torch.testing.assert_close(compiled_group["seen"], eager_group["seen"], rtol=1e-12, atol=1e-12)
+        assert compiled_group["seen"][4] == 1
 
 
 def test_a_loss_that_is_a_plain_number_is_compiled_too() -> None:
-    compare("AdamUCB", {}, told=float)
+    compare("AdamUCB", {}, as_loss=float)
 
 
 @pytest.mark.parametrize("name", ["AdamCVaR", "AdamEI", "MomentumCB", "AdaMaxUCB", "NAdamS"])
@@ -97,13 +97,15 @@ def test_compiled_and_eager_steps_may_alternate(name: str) -> None:
 def test_groups_under_a_compiler() -> None:
     params, others = ([Parameter(torch.ones(2)), Parameter(torch.ones(3))] for _ in range(2))
     make = OPTIMIZERS["MomentumUCB"]
-    one, other = (make([{"params": ps[:1], "eta": 0.5}, {"params": ps[1:], "lr": 0.05}]) for ps in (params, others))
-    step = torch.compile(one.step, backend="aot_eager")
+    compiled, eager = (
+        make([{"params": ps[:1], "eta": 0.5}, {"params": ps[1:], "lr": 0.05}]) for ps in (params, others)
+    )
+    step = torch.compile(compiled.step, backend="aot_eager")
     for t, loss in enumerate(LOSSES):
         set_gradients(params, t)
         set_gradients(others, t)
         step(loss=torch.tensor(loss))
-        other.step(loss=torch.tensor(loss))
+        eager.step(loss=torch.tensor(loss))
     for p, q in zip(params, others):
         torch.testing.assert_close(p, q, rtol=1e-5, atol=1e-6)
 

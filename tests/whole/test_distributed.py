@@ -77,7 +77,7 @@ def test_checkpoint_of_two_ranks_goes_on_in_one_process(together: Path, name: st
 
 
 @pytest.mark.parametrize("layout", workers.LAYOUTS)
-def test_histories_that_parted_stay_apart_in_a_distributed_checkpoint(tmp_path: Path, layout: str) -> None:
+def test_different_histories_stay_separate_in_a_distributed_checkpoint(tmp_path: Path, layout: str) -> None:
     """Loading is done in place, tensor by tensor: a scalar shared by two parameters would take the last one's value."""
 
     def train(model: nn.Module, optimizer: surefoot.AdamUCB, steps: range) -> None:

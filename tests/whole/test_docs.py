@@ -22,7 +22,7 @@ import surefoot
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md")])
-MODULES = sorted(found.name for found in pkgutil.walk_packages(surefoot.__path__, "surefoot."))
+MODULES = sorted(module.name for module in pkgutil.walk_packages(surefoot.__path__, "surefoot."))
 FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```\s*$", re.MULTILINE | re.DOTALL)
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
@@ -78,13 +78,13 @@ def test_examples_in_docstrings_run(module: str) -> None:
 def test_there_are_examples() -> None:
     """The two tests above would pass on nothing."""
     assert len([page for page in PAGES if blocks(page, "python")]) >= 3
-    found = [doctest.DocTestFinder().find(importlib.import_module(module)) for module in MODULES]
-    assert sum(bool(test.examples) for tests in found for test in tests) >= 40
+    examples = [doctest.DocTestFinder().find(importlib.import_module(module)) for module in MODULES]
+    assert sum(bool(test.examples) for tests in examples for test in tests) >= 40
 
 
 def commands(*programs: str) -> list[tuple[str, list[str]]]:
     """Command lines in shell blocks and in inline code, split into words."""
-    found = []
+    commands = []
     for page in PAGES:
         text = page.read_text()
         lines = [line for _, block in blocks(page, "bash", "sh", "console") for line in joined(block)]
@@ -92,8 +92,8 @@ def commands(*programs: str) -> list[tuple[str, list[str]]]:
         for line in lines:
             bare = line.strip().removeprefix("$ ").removeprefix(".venv/bin/")
             if bare.split(" ")[0] in programs and "..." not in bare:
-                found.append((name_of(page), shlex.split(bare, comments=True)))
-    return found
+                commands.append((name_of(page), shlex.split(bare, comments=True)))
+    return commands
 
 
 def joined(block: str) -> list[str]:
@@ -172,6 +172,6 @@ def test_step_times_in_the_readme_are_those_that_were_measured() -> None:
     lines = [line for line in table.splitlines() if line.startswith("| ")][1:]
     rows = [[cell.strip(" *`") for cell in line.split("|")[1:-1]] for line in lines]
     for name, *cells in rows:
-        [found] = [one for one in measured["mlp"] if one.endswith(name.partition(" (")[0])]
-        assert cells == [f"{each[found]['ratio']:.2f}" for each in measured.values()], name
+        [optimizer] = [label for label in measured["mlp"] if label.endswith(name.partition(" (")[0])]
+        assert cells == [f"{ratios[optimizer]['ratio']:.2f}" for ratios in measured.values()], name
     assert len(rows) == len(measured["mlp"]) - 1  # all but the baseline

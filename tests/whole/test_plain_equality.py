@@ -95,8 +95,8 @@ def ours(name: str, cls: type[LossAware], path: str, dtype: torch.dtype) -> tupl
 @pytest.mark.parametrize(("name", "cls", "path"), CASES)
 def test_eta_zero_is_the_plain_optimizer(name: str, cls: type[LossAware], path: str) -> None:
     truth = plain(name, torch.float64)
-    found, optimizer = ours(name, cls, path, torch.float64)
-    torch.testing.assert_close(found, truth, rtol=1e-11, atol=1e-11)
+    result, optimizer = ours(name, cls, path, torch.float64)
+    torch.testing.assert_close(result, truth, rtol=1e-11, atol=1e-11)
     # The losses did vary: the weight is 1 because eta is 0, not because there was nothing to weigh.
     seen = optimizer.confidence()[0]
     assert seen["weight"] == 1
@@ -105,11 +105,11 @@ def test_eta_zero_is_the_plain_optimizer(name: str, cls: type[LossAware], path: 
 
 
 @pytest.mark.parametrize(("name", "cls", "path"), [case for case in CASES if case[2] in ("default", "device")])
-def test_and_rounds_no_worse_in_float32(name: str, cls: type[LossAware], path: str) -> None:
+def test_float32_rounds_no_worse_than_torch(name: str, cls: type[LossAware], path: str) -> None:
     truth = plain(name, torch.float64)
-    found, _ = ours(name, cls, path, torch.float32)
+    result, _ = ours(name, cls, path, torch.float32)
     allowed = 2 * (plain(name, torch.float32).double() - truth).abs().max().item() + 2 * 2.0**-23
-    assert (found.double() - truth).abs().max().item() <= allowed
+    assert (result.double() - truth).abs().max().item() <= allowed
 
 
 @pytest.mark.parametrize("cls", [AdamUCB, NAdamUCB, AdaMaxUCB])

@@ -200,8 +200,8 @@ def test_a_weight_near_zero_keeps_a_large_gradient_out(engine: str, small: float
     weights = [1.0, *[small] * 6, 1.0]
     p, q = (torch.ones(2, dtype=torch.float64, requires_grad=True) for _ in range(2))
     rule = Rule("prescribed", Prescribed(weights), eta=0.0)
-    one = cls([p], lr=LR, rule=rule, weighting="paper", **settings, **PATHS[path])
-    one.param_groups[0]["seen"] = torch.tensor(LossStats(count=3.0, mean=1.0, std=1.0), dtype=torch.float64)
+    optimizer = cls([p], lr=LR, rule=rule, weighting="paper", **settings, **PATHS[path])
+    optimizer.param_groups[0]["seen"] = torch.tensor(LossStats(count=3.0, mean=1.0, std=1.0), dtype=torch.float64)
     other = torch_cls([q], lr=LR, **settings)
     for t, weight in enumerate(weights):
         # The others are a million times as large as the first and the last.
@@ -209,7 +209,7 @@ def test_a_weight_near_zero_keeps_a_large_gradient_out(engine: str, small: float
         p.grad, q.grad = g, g * weight
         if "momentum" in settings:
             other.param_groups[0]["lr"] = LR * (1 - BETAS[0]) / (1 - BETAS[0] ** (t + 1))
-        one.step(loss=2.0 - t % 2)
+        optimizer.step(loss=2.0 - t % 2)
         other.step()
     moved = q.detach() - 1
     # The kernel computes a gain of 1e-9 from a decay: good to 1e-7.

@@ -65,7 +65,9 @@ def packages_beyond_torch() -> set[str]:
         except metadata.PackageNotFoundError:
             continue
         waiting += [
-            one.name for one in map(Requirement, requires) if one.marker is None or one.marker.evaluate({"extra": ""})
+            asked.name
+            for asked in map(Requirement, requires)
+            if asked.marker is None or asked.marker.evaluate({"extra": ""})
         ]
     homes = metadata.packages_distributions()
     return {
@@ -78,8 +80,8 @@ def packages_beyond_torch() -> set[str]:
 def modules(*parts: str) -> list[str]:
     """The modules below a folder of the package, by their dotted names."""
     folder = SOURCES.joinpath(*parts)
-    found = [path.relative_to(SOURCES.parent).with_suffix("") for path in folder.rglob("*.py")]
-    return sorted(".".join(path.parts).removesuffix(".__init__") for path in found)
+    paths = [path.relative_to(SOURCES.parent).with_suffix("") for path in folder.rglob("*.py")]
+    return sorted(".".join(path.parts).removesuffix(".__init__") for path in paths)
 
 
 def is_core(module: str) -> bool:
@@ -95,16 +97,16 @@ def imports(module: str) -> set[str]:
     """Modules that a source file imports, wherever in it."""
     path = SOURCES.parent.joinpath(*module.split("."))
     path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
-    found: set[str] = set()
+    names: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
-            found |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
-    return found
+            names |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
+    return names
 
 
-def test_hides_what_it_should() -> None:
+def test_the_hidden_packages_are_those_beyond_torch() -> None:
     hidden = packages_beyond_torch()
     assert {"numpy", "rich", "typer", "scipy", "jax"} <= hidden
     assert not {"torch", "sympy", "typing_extensions", "surefoot"} & hidden
@@ -242,22 +244,23 @@ def everything_asked_for() -> list[tuple[str, Requirement]]:
     """Every requirement of every extra, and of the package itself."""
     lists = {"core": PROJECT["dependencies"], **EXTRAS}
     pairs = [(extra, Requirement(line)) for extra, lines in lists.items() for line in lines]
-    return [(extra, one) for extra, one in pairs if one.name != "surefoot"]
+    return [(extra, requirement) for extra, requirement in pairs if requirement.name != "surefoot"]
 
 
 def test_constraints_pin_everything_asked_for() -> None:
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     pins = dict(line.split("==") for line in lines if line and not line.startswith("#"))
     assert pins["torch"] == "2.13.0"
-    for extra, one in everything_asked_for():
-        pinned = pins[canonicalize_name(one.name)]
-        assert one.specifier.contains(pinned), f"{extra} asks for {one}, constraints.txt says {pinned}"
+    for extra, requirement in everything_asked_for():
+        pinned = pins[canonicalize_name(requirement.name)]
+        assert requirement.specifier.contains(pinned), f"{extra} asks for {requirement}, constraints.txt says {pinned}"
 
 
 def test_every_dependency_says_why_it_is_there() -> None:
     page = (ROOT / "docs" / "dependencies.md").read_text()
-    for extra, one in everything_asked_for():
-        assert re.search(rf"^\| `{re.escape(one.name)}` \|", page, re.MULTILINE), f"{one.name} of the extra {extra}"
+    for extra, requirement in everything_asked_for():
+        row = rf"^\| `{re.escape(requirement.name)}` \|"
+        assert re.search(row, page, re.MULTILINE), f"{requirement.name} of the extra {extra}"
 
 
 def test_every_module_says_what_it_owns() -> None:

@@ -108,21 +108,21 @@ def members(cls: type, public: set[type]) -> Iterator[str]:
 def signature(value: Any) -> str:
     """A signature without module names, which differ between releases of the libraries and when files move."""
     try:
-        found = inspect.signature(value)
+        parsed = inspect.signature(value)
     except (TypeError, ValueError):
         return "(?)"
     empty = inspect.Parameter.empty
     parameters = []
-    for parameter in found.parameters.values():
+    for parameter in parsed.parameters.values():
         if parameter.annotation is not empty:
             parameter = parameter.replace(annotation=Plain(annotation(parameter.annotation)))
         if parameter.default is not empty:
             parameter = parameter.replace(default=Plain(default(parameter.default)))
         parameters.append(parameter)
-    returned = found.return_annotation
+    returned = parsed.return_annotation
     if returned is not inspect.Signature.empty:
         returned = Plain(annotation(returned))
-    return str(found.replace(parameters=parameters, return_annotation=returned))
+    return str(parsed.replace(parameters=parameters, return_annotation=returned))
 
 
 class Plain(str):

@@ -137,7 +137,7 @@ def test_planning_an_archived_run_gives_its_key(name: str, tmp_path: Path) -> No
     options: Json = {**task["settings"], "batch_size": task["batch_size"], "epochs": configs[0]["epochs"]}
     if f"lr={optimizer['kwargs']['lr']}" not in optimizer["spec"]:
         options["lr"] = optimizer["kwargs"]["lr"]
-    if optimizer["kwargs"]["weight_decay"] != 1e-4:  # what every built-in task has unless told otherwise
+    if optimizer["kwargs"]["weight_decay"] != 1e-4:  # what every built-in task has by default
         options["weight_decay"] = optimizer["kwargs"]["weight_decay"]
     plans = planned(task["name"], optimizer["spec"], tmp_path, [config["seed"] for config in configs], **options)
     for config in configs:

@@ -165,8 +165,8 @@ def test_a_recorded_search_goes_on_and_is_then_found_done(tmp_path: Path, steps:
     for name, lines in metrics(FIXTURES / "tune").items():
         assert done[name][0] == lines[0]
     assert sorted(map(len, done.values())) == [2] * 6
-    told = surefoot(*words)
-    assert "3 of 3" in told
+    output = surefoot(*words)
+    assert "3 of 3" in output
     assert steps.count == 4 * 2 * STEPS_PER_EPOCH
     assert metrics(out) == done
     assert trials(out / "tune.db") == {"COMPLETE": 6, "FAIL": 1}

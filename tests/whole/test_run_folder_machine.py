@@ -446,9 +446,9 @@ class RunFolders(RuleBasedStateMachine):
 
     @invariant()
     def folder_is_sound(self) -> None:
-        found = self.folders()
-        assert self.rows.keys() <= {*found}
-        for folder in found:
+        folders = self.folders()
+        assert self.rows.keys() <= {*folders}
+        for folder in folders:
             rows, config = whole_lines(folder), recorded_config(folder)
             expected, _ = reference(*self.asked(folder))
             assert [row["epoch"] for row in rows] == [*range(1, len(rows) + 1)]

@@ -293,14 +293,14 @@ class Training(RuleBasedStateMachine):
         self.optimizer.add_param_group({"params": added, **options})
         self.model.add_group(dict(options), [p.detach() for p in added])
 
-    @rule(seed=SEEDS, which=st.integers(0, 7), same=st.booleans(), turned=st.booleans())
-    def replace_data(self, seed: int, which: int, same: bool, turned: bool) -> None:
+    @rule(seed=SEEDS, which=st.integers(0, 7), same=st.booleans(), transpose=st.booleans())
+    def replace_data(self, seed: int, which: int, same: bool, transpose: bool) -> None:
         """As model.to() and weight surgery do: the parameter stays the same object."""
         which %= len(self.params)
         p = self.params[which]
         with self.in_training(seed):
             data = p.detach().clone() if same else random_tensor(seed, tuple(p.shape))
-            p.data = transposed(data) if turned else data
+            p.data = transposed(data) if transpose else data
             if not same:
                 self.model.parameters[which].theta = data.clone()
 
@@ -428,10 +428,10 @@ def test_the_model_is_the_reference(rule_name: str, engine: str, weighting: str)
     options = {"lr": 0.1, "weight_decay": 0.1, "maximize": True, "weighting": weighting, "eta": 0.7}
     reference = Reference([theta.clone()], rule=rule_name, engine=engine, **options)
     model = NaiveOptimizer(rule_name, engine)
-    own = {"betas": (0.9, 0.999)} if engine == "adam" else {"momentum": 0.9}
+    engine_options = {"betas": (0.9, 0.999)} if engine == "adam" else {"momentum": 0.9}
     unused = dict.fromkeys(("decoupled_weight_decay", "amsgrad", "nesterov", "capturable", "check_gradients"), False)
     model.add_group(
-        {**options, **own, **unused, "eps": 1e-8, "loss_beta": None, "seed": 0, "nonfinite": "skip"}, [theta]
+        {**options, **engine_options, **unused, "eps": 1e-8, "loss_beta": None, "seed": 0, "nonfinite": "skip"}, [theta]
     )
     for step, loss in enumerate([2.0, 2.0, 1.5, 2.5, 0.3, 1.1, 0.0, 3.0]):
         grad = random_tensor(10 + step, (3,))

@@ -120,7 +120,8 @@ def test_every_weight_is_that_of_an_objective_with_the_tilt_held(rule: str, nois
     tilt = weighed[0].tilt
     wanted = {"ucb": 0.3, "cb": stats.std / stats.mean - 0.3, "s": 0.3 * noise, "cvar": None}[rule]
     assert wanted is None or tilt == pytest.approx(wanted)
-    weighted = (chances * torch.tensor([one.weight for one in weighed], dtype=torch.float64)) @ land.gradients()
+    weights = torch.tensor([assessment.weight for assessment in weighed], dtype=torch.float64)
+    weighted = (chances * weights) @ land.gradients()
     torch.testing.assert_close(weighted, land.gradient(mean + tilt * std), rtol=1e-9, atol=1e-12)
 
 

@@ -31,7 +31,7 @@ def inputs_of(cls: type[LossAware]) -> list[dict[str, Any]]:
         plain = [{}, {"lr": 0.01}, {"weight_decay": 0.1, "maximize": True}, {"nesterov": True}, {"momentum": 0.0}]
         return [*plain, {"capturable": True}, {"lr": torch.tensor(0.001), "nesterov": True, "capturable": True}]
     make = getattr(common_optimizers, f"optim_inputs_func_{name}")
-    return [one.kwargs for one in make(device="cuda")] + [{"weighting": "unit", "eta": 0.3}]
+    return [inputs.kwargs for inputs in make(device="cuda")] + [{"weighting": "unit", "eta": 0.3}]
 
 
 def paths_of(cls: type[LossAware]) -> list[dict[str, Any]]:
@@ -103,36 +103,38 @@ def test_fused_kernels_never_see_memory_in_another_order(cls: type[LossAware], o
     expected = step(torch.zeros(2, 3, requires_grad=True), grad, {"foreach": False})
     transposed = grad.T.contiguous().T
     assert not transposed.is_contiguous()
-    found = step(torch.zeros(2, 3, requires_grad=True), transposed, options)
-    torch.testing.assert_close(found, expected)
+    result = step(torch.zeros(2, 3, requires_grad=True), transposed, options)
+    torch.testing.assert_close(result, expected)
     # A parameter that is a slice, whose neighbours must stay as they are.
     whole = torch.zeros(2, 3, 2)
-    found = step(whole[..., 0].requires_grad_(), grad, options)
-    torch.testing.assert_close(found, expected)
+    result = step(whole[..., 0].requires_grad_(), grad, options)
+    torch.testing.assert_close(result, expected)
     assert not whole[..., 1].any()
     # An expanded gradient has fewer entries in memory than it seems.
-    found = step(torch.zeros(2, 3, requires_grad=True), torch.ones(1).expand(2, 3), options)
-    torch.testing.assert_close(found, step(torch.zeros(2, 3, requires_grad=True), torch.ones(2, 3), {"foreach": False}))
+    result = step(torch.zeros(2, 3, requires_grad=True), torch.ones(1).expand(2, 3), options)
+    torch.testing.assert_close(
+        result, step(torch.zeros(2, 3, requires_grad=True), torch.ones(2, 3), {"foreach": False})
+    )
     # The same order everywhere is fine, whichever it is.
-    found = step(torch.zeros(3, 2).T.requires_grad_(), transposed, options)
-    torch.testing.assert_close(found, expected)
+    result = step(torch.zeros(3, 2).T.requires_grad_(), transposed, options)
+    torch.testing.assert_close(result, expected)
 
 
 @CLASS
 def test_groups_have_their_own_settings(cls: type[LossAware]) -> None:
     def ends(settings: list[dict[str, Any]], defaults: dict[str, Any]) -> list[Tensor]:
         params = [Parameter(torch.ones(3, dtype=torch.float64)) for _ in settings]
-        optimizer = cls([{"params": [p], **one} for p, one in zip(params, settings)], **defaults)
+        optimizer = cls([{"params": [p], **options} for p, options in zip(params, settings)], **defaults)
         for loss in LOSSES:
             for p in params:
                 p.grad = torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64)
             optimizer.step(loss=loss)
         return [p.detach() for p in params]
 
-    own = [{}, {"lr": 1e-2}, {"weight_decay": 0.3}, {"eta": 0.25}]
-    together = ends(own, {"lr": 1e-3})
-    for i, one in enumerate(own):
-        alone = ends([{}] * i + [one], {"lr": 1e-3})  # at the same place, where its noise is the same
+    group_options = [{}, {"lr": 1e-2}, {"weight_decay": 0.3}, {"eta": 0.25}]
+    together = ends(group_options, {"lr": 1e-3})
+    for i, options in enumerate(group_options):
+        alone = ends([{}] * i + [options], {"lr": 1e-3})  # at the same place, where its noise is the same
         assert torch.equal(together[i], alone[i])
     assert len({tuple(x.tolist()) for x in together}) == (3 if cls.rule.name == "plain" else 4)
 
@@ -144,10 +146,10 @@ def test_the_learning_rate_may_be_a_tensor(cls: type[LossAware], capturable: boo
     for shape in [(), (1,), (1, 1)]:
         for path in [{"foreach": False}, *paths_of(cls)]:
             lr = torch.full(shape, 0.01, dtype=torch.float64)
-            found, _ = train(cls, {"lr": lr, "weight_decay": 0.1, "capturable": capturable, **path})
+            result, _ = train(cls, {"lr": lr, "weight_decay": 0.1, "capturable": capturable, **path})
             # The fused kernel takes a tensor in single precision on a device.
             close = 1e-9 if path.get("foreach") is None and capturable else 1e-12
-            torch.testing.assert_close(found, plain, rtol=close, atol=close)
+            torch.testing.assert_close(result, plain, rtol=close, atol=close)
             assert lr.item() == 0.01
 
 
@@ -158,13 +160,15 @@ def test_complex_parameters_are_pairs_of_reals(cls: type[LossAware]) -> None:
             generator = torch.Generator().manual_seed(3)
             p = Parameter(torch.randn(4, dtype=torch.complex128, generator=generator))
             real, imag = (Parameter(part.clone()) for part in torch.view_as_real(p.detach()).unbind(-1))
-            one, two = (cls(ps, **copy.deepcopy({**options, **path})) for ps in ([p], [real, imag]))
+            complex_optimizer, real_optimizer = (
+                cls(ps, **copy.deepcopy({**options, **path})) for ps in ([p], [real, imag])
+            )
             for t, loss in enumerate(LOSSES):
                 g = torch.randn(4, dtype=torch.complex128, generator=generator)
                 p.grad = g.conj() if t % 2 else g.conj().resolve_conj()  # conjugation may still be pending
                 real.grad, imag.grad = g.real.clone(), -g.imag
-                one.step(loss=loss)
-                two.step(loss=loss)
+                complex_optimizer.step(loss=loss)
+                real_optimizer.step(loss=loss)
             torch.testing.assert_close(torch.view_as_real(p.detach()), torch.stack([real, imag], -1).detach())
 
 
@@ -235,10 +239,10 @@ def test_copies_go_on_as_the_original_does(cls: type[LossAware]) -> None:
             twin = clone(optimizer)
             assert twin.rule == optimizer.rule
             assert twin.defaults == optimizer.defaults
-            for one in (optimizer, twin):
-                for p in one.param_groups[0]["params"]:
+            for stepped in (optimizer, twin):
+                for p in stepped.param_groups[0]["params"]:
                     p.grad = torch.ones_like(p)
-                one.step(loss=1.7)
+                stepped.step(loss=1.7)
             for p, q in zip(optimizer.param_groups[0]["params"], twin.param_groups[0]["params"]):
                 assert p is not q
                 assert torch.equal(p, q)
@@ -262,19 +266,19 @@ def default_dtype(request: pytest.FixtureRequest) -> Iterator[torch.dtype]:
 @CLASS
 def test_the_default_dtype_does_not_matter(cls: type[LossAware], default_dtype: torch.dtype) -> None:
     for options in ({}, {"capturable": True}, {"foreach": False}):
-        found, optimizer = train(cls, options, torch.float32)
+        result, optimizer = train(cls, options, torch.float32)
         torch.set_default_dtype(torch.float32)
         expected, _ = train(cls, options, torch.float32)
         torch.set_default_dtype(default_dtype)
-        assert all(map(torch.equal, found, expected))
+        assert all(map(torch.equal, result, expected))
         assert optimizer.param_groups[0]["seen"].dtype == torch.float64
 
 
 def bytes_of(optimizer: torch.optim.Optimizer) -> int:
     """What an optimizer keeps in memory, shared storage counted once."""
     kept = [x for x in tree_leaves([optimizer.state, optimizer.param_groups]) if isinstance(x, Tensor)]
-    own = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    return sum({x.data_ptr(): x.nbytes for x in kept if id(x) not in own}.values())
+    parameter_ids = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    return sum({x.data_ptr(): x.nbytes for x in kept if id(x) not in parameter_ids}.values())
 
 
 @pytest.mark.parametrize("options", [{}, {"capturable": True}])
@@ -286,10 +290,10 @@ def test_memory_beyond_the_plain_optimizer_does_not_grow(
         params = [Parameter(torch.ones(size)) for _ in range(count)]
         for p in params:
             p.grad = torch.ones_like(p)
-        one, other = OPTIMIZERS[name](params, **options), plain(params)
-        one.step(loss=1.0)
-        other.step()
-        return bytes_of(one) - bytes_of(other)
+        ours, theirs = OPTIMIZERS[name](params, **options), plain(params)
+        ours.step(loss=1.0)
+        theirs.step()
+        return bytes_of(ours) - bytes_of(theirs)
 
     assert extra(1, 1000) <= 128
     assert extra(50, 10) <= 128

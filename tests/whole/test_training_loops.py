@@ -75,12 +75,12 @@ def test_grad_scaler_overflow_leaves_no_trace(cls: type[LossAware], recorded: bo
             scaler.update()
         return flat(model), optimizer, scaler
 
-    hit, one, scaler = go([0, 1, 2, 3, 4, 5], {2})
-    spared, other, _ = go([0, 1, 3, 4, 5], set())
+    hit, with_overflow, scaler = go([0, 1, 2, 3, 4, 5], {2})
+    spared, without_batch, _ = go([0, 1, 3, 4, 5], set())
     assert scaler.get_scale() == 2.0**7  # it did overflow
     assert torch.equal(hit, spared)
-    assert torch.equal(one.param_groups[0]["seen"], other.param_groups[0]["seen"])
-    assert one.confidence()[0]["skipped"] == 0
+    assert torch.equal(with_overflow.param_groups[0]["seen"], without_batch.param_groups[0]["seen"])
+    assert with_overflow.confidence()[0]["skipped"] == 0
 
 
 def test_grad_scaler_does_the_unscaling() -> None:
@@ -105,10 +105,12 @@ def test_accumulation_equals_one_large_batch(cls: type[LossAware]) -> None:
             optimizer.step()
         return flat(model), optimizer
 
-    whole, one = go(1)
-    parts, other = go(4)
+    whole, whole_optimizer = go(1)
+    parts, parts_optimizer = go(4)
     torch.testing.assert_close(parts, whole, rtol=1e-10, atol=1e-12)
-    torch.testing.assert_close(other.param_groups[0]["seen"], one.param_groups[0]["seen"], rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(
+        parts_optimizer.param_groups[0]["seen"], whole_optimizer.param_groups[0]["seen"], rtol=1e-10, atol=1e-12
+    )
 
 
 def test_clipped_gradients_are_what_the_step_uses() -> None:
@@ -161,12 +163,12 @@ SCHEDULERS: dict[str, Callable[[torch.optim.Optimizer], Any]] = {
 
 
 def test_every_scheduler_of_torch_is_here() -> None:
-    found = {
+    schedulers = {
         name
-        for name, one in vars(lr_scheduler).items()
-        if inspect.isclass(one) and issubclass(one, lr_scheduler.LRScheduler) and not name.startswith("_")
+        for name, value in vars(lr_scheduler).items()
+        if inspect.isclass(value) and issubclass(value, lr_scheduler.LRScheduler) and not name.startswith("_")
     }
-    assert found - {"LRScheduler"} <= set(SCHEDULERS)
+    assert schedulers - {"LRScheduler"} <= set(SCHEDULERS)
 
 
 @pytest.mark.parametrize("engine", ADAM_LIKE)
@@ -175,19 +177,19 @@ def test_schedulers_drive_it_as_they_drive_the_plain_optimizer(name: str, engine
     ours, plain = ADAM_LIKE[engine]
     generator = torch.Generator().manual_seed(1)
     p, q = (Parameter(torch.ones(3, dtype=torch.float64)) for _ in range(2))
-    one, other = ours([p], lr=0.01, eta=0.0, weighting="unit"), plain([q], lr=0.01)
-    schedules = [SCHEDULERS[name](x) for x in (one, other)]
+    ours_optimizer, plain_optimizer = ours([p], lr=0.01, eta=0.0, weighting="unit"), plain([q], lr=0.01)
+    schedules = [SCHEDULERS[name](x) for x in (ours_optimizer, plain_optimizer)]
     rates = []
     for _ in range(8):
         g = torch.randn(3, dtype=torch.float64, generator=generator)
         p.grad, q.grad = g, g.clone()
-        one.step(loss=torch.tensor(2.0))
-        other.step()
+        ours_optimizer.step(loss=torch.tensor(2.0))
+        plain_optimizer.step()
         for schedule in schedules:
             schedule.step(*([1.0] if isinstance(schedule, lr_scheduler.ReduceLROnPlateau) else []))
-        rates.append(one.param_groups[0]["lr"])
+        rates.append(ours_optimizer.param_groups[0]["lr"])
         for key in ("lr", "betas"):  # OneCycleLR and CyclicLR move the momentum too
-            assert one.param_groups[0][key] == other.param_groups[0][key]
+            assert ours_optimizer.param_groups[0][key] == plain_optimizer.param_groups[0][key]
     assert len(set(rates)) > 1
     torch.testing.assert_close(p, q, rtol=1e-6 if engine == "nadam" else 1e-12, atol=0)
 

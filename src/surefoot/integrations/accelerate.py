@@ -31,7 +31,7 @@ def backward(accelerator: Any, loss: Tensor, optimizer: Any, weight: float = 1, 
     >>> optimizer.step()
     >>> optimizer.zero_grad()
     """
-    found = loss_aware(optimizer)
-    if found is not None:
-        found.record_loss(loss, weight)
+    inner = loss_aware(optimizer)
+    if inner is not None:
+        inner.record_loss(loss, weight)
     accelerator.backward(loss, **kwargs)

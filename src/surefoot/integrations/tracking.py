@@ -21,15 +21,15 @@ PREFIX = "surefoot"
 
 def lazy_metrics(optimizers: Any, prefix: str = PREFIX) -> dict[str, Any]:
     """The same as `metrics`, as 0-d tensors where the statistics live, so that nothing waits for a device."""
-    every = list(optimizers) if isinstance(optimizers, Sequence) else [optimizers]
-    found: dict[str, Any] = {}
-    for i, one in enumerate(every):
-        optimizer = one if hasattr(one, "confidence") else loss_aware(one)  # surefoot.weigh has it too
+    listed = list(optimizers) if isinstance(optimizers, Sequence) else [optimizers]
+    values_by_name: dict[str, Any] = {}
+    for i, wrapped in enumerate(listed):
+        optimizer = wrapped if hasattr(wrapped, "confidence") else loss_aware(wrapped)  # surefoot.weigh has it too
         groups = [] if optimizer is None else optimizer.confidence()
         for j, values in enumerate(groups):
-            where = [prefix] + [f"optimizer{i}"] * (len(every) > 1) + [f"group{j}"] * (len(groups) > 1)
-            found.update({"/".join([*where, name]): value for name, value in values.items()})
-    return found
+            where = [prefix] + [f"optimizer{i}"] * (len(listed) > 1) + [f"group{j}"] * (len(groups) > 1)
+            values_by_name.update({"/".join([*where, name]): value for name, value in values.items()})
+    return values_by_name
 
 
 def metrics(optimizers: Any, prefix: str = PREFIX) -> dict[str, float]:
@@ -46,13 +46,13 @@ def metrics(optimizers: Any, prefix: str = PREFIX) -> dict[str, float]:
     >>> metrics(optimizer)["surefoot/mean"]
     3.0
     """
-    found = lazy_metrics(optimizers, prefix)
-    if not found:
+    tensors = lazy_metrics(optimizers, prefix)
+    if not tensors:
         return {}
-    home = next((v.device for v in found.values() if isinstance(v, torch.Tensor)), torch.device("cpu"))
+    home = next((v.device for v in tensors.values() if isinstance(v, torch.Tensor)), torch.device("cpu"))
     # One read for all of them: each would wait for an accelerator on its own.
-    values = torch.stack([torch.as_tensor(value, device=home) for value in found.values()]).tolist()
-    return dict(zip(found, values))
+    values = torch.stack([torch.as_tensor(value, device=home) for value in tensors.values()]).tolist()
+    return dict(zip(tensors, values))
 
 
 class Sink(ABC):

@@ -23,9 +23,9 @@ class _FreshStep(TrainerCallback):
     """Forget losses whose step was skipped: the Trainer clears gradients on the model, which no optimizer notices."""
 
     def on_step_begin(self, args: Any, state: Any, control: Any, optimizer: Any = None, **kwargs: Any) -> None:
-        found = loss_aware(optimizer)
-        if found is not None:
-            found.forget_losses()
+        inner = loss_aware(optimizer)
+        if inner is not None:
+            inner.forget_losses()
 
 
 class GathersLoss:
@@ -47,10 +47,10 @@ class GathersLoss:
 
     def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
         loss: Tensor = super().training_step(*args, **kwargs)  # type: ignore[misc]
-        found = loss_aware(self.optimizer)
-        if found is not None:
+        inner = loss_aware(self.optimizer)
+        if inner is not None:
             # record_loss takes the mean over micro-batches where the Trainer takes the sum.
-            found.record_loss(loss * self.current_gradient_accumulation_steps)
+            inner.record_loss(loss * self.current_gradient_accumulation_steps)
         return loss
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:

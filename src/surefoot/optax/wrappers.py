@@ -136,12 +136,12 @@ def confidence(state: optax.OptState) -> list[dict[str, Array]]:
     >>> [sorted(seen) for seen in confidence(adam_ucb(1e-3).init(jnp.ones(2)))]
     [['mean', 'skipped', 'std', 'tilt', 'weight', 'z']]
     """
-    found: list[dict[str, Array]] = []
+    statistics: list[dict[str, Array]] = []
 
     def visit(node: Any, skipped: Any) -> None:
         if isinstance(node, TiltState):
             shown = {name: getattr(node, name) for name in ("mean", "std", "z", "tilt", "weight")}
-            found.append({**shown, "skipped": skipped})
+            statistics.append({**shown, "skipped": skipped})
         elif isinstance(node, SkipState):
             visit(node.inner_state, skipped + node.skipped)
         else:
@@ -151,4 +151,4 @@ def confidence(state: optax.OptState) -> list[dict[str, Array]]:
                     visit(leaf, skipped)
 
     visit(state, jnp.zeros((), jnp.int32))
-    return found
+    return statistics

@@ -219,7 +219,7 @@ RATE_QUESTIONS = (
 def ablation_page(runs: Sequence[Run]) -> str:
     """All tables of the ablation as a page of Markdown."""
     parts = [
-        "# What does the work: the method taken apart\n",
+        "# What does the work: the parts of the method\n",
         "Written by `surefoot paper --export`. Mean ± std (n seeds). Answers are differences paired by seed; Holm's "
         "correction runs over the answers of one column of one table.\n",
     ]

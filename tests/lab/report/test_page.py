@@ -40,7 +40,7 @@ def browser_path(environ=os.environ, which=shutil.which, has_playwright=None):
     pytest.skip(sentence)
 
 
-def test_a_missing_browser_is_said_and_fails_in_ci():
+def test_a_missing_browser_is_reported_and_fails_in_ci():
     with pytest.raises(pytest.skip.Exception, match=r"not opened in a browser: no Chromium .*apt install chromium"):
         browser_path({}, lambda name: None, True)
     with pytest.raises(pytest.fail.Exception, match="no Chromium"):
@@ -156,7 +156,7 @@ PLACE = """(el, [name, i]) => {
 }"""
 
 
-def test_a_curve_under_the_mouse_tells_its_numbers(visit, lively, tmp_path):
+def test_a_curve_under_the_mouse_shows_its_numbers(visit, lively, tmp_path):
     page = visit(write_report(lively, tmp_path / "report.html"))
     canvas, label = page.locator("#figure-0"), page.locator("#figure-0 .hoverlayer .hovertext")
     canvas.scroll_into_view_if_needed()
@@ -183,7 +183,7 @@ def test_it_fits_a_phone(visit, lively, tmp_path):
     assert page.locator("table.results tbody tr").first.evaluate("el => getComputedStyle(el).display") == "grid"
 
 
-def test_it_prints_and_knows_the_dark(visit, lively, tmp_path):
+def test_it_prints_and_has_a_dark_mode(visit, lively, tmp_path):
     page = visit(write_report(lively, tmp_path / "report.html"), color_scheme="dark")
     ink = "() => document.getElementById('figure-0').layout.font.color"
     assert page.evaluate(ink) == "#e6edf1"

@@ -10,7 +10,7 @@ from surefoot.lab.analyse.groups import group_runs
 from surefoot.lab.report.panels import curves_panel, sensitivity, shortened
 
 
-def test_shortened_labels_stay_apart():
+def test_shortened_labels_stay_distinct():
     long = [f"AdamUCB weighting=unit betas=(0.9, 0.99) eta={eta} weight_decay=0.0001" for eta in (0.1, 0.3, 0.5)]
     cut = shortened(["Adam", *long, long[0]])
     assert cut[0] == "Adam"

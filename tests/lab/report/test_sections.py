@@ -89,7 +89,7 @@ def test_commands_are_those_that_were_recorded(run, tmp_path):
     assert "No command was recorded" not in text(runs)
 
 
-def test_what_no_command_can_find_is_said(tiny_task, tmp_path):
+def test_code_that_no_command_can_find_is_reported(tiny_task, tmp_path):
     class Mine(torch.optim.SGD):
         """Where no command finds it."""
 

@@ -42,7 +42,7 @@ def test_freed_memory_is_kept() -> None:
     assert 10 * few < many  # without it: ten times 16 MB, page by page
 
 
-def test_elsewhere_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_c_library_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in memory.SETTINGS:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(memory.ctypes, "CDLL", lambda name: object())

@@ -287,7 +287,7 @@ def test_failing_code_is_recorded_and_can_be_tried_again(tiny_task: MakeTask, tm
     assert run(config, task, folder).error is None
 
 
-def test_closures_are_for_those_who_insist(tiny_task: MakeTask, tmp_path: Path) -> None:
+def test_an_optimizer_that_needs_a_closure_gets_one(tiny_task: MakeTask, tmp_path: Path) -> None:
     whole = dataclasses.replace(tiny_task(dropout=0.0), batch_size=70)
     recorded = go(whole, tmp_path, "lbfgs:line_search_fn='strong_wolfe'", epochs=4)
     assert recorded.epochs[-1]["train_loss"] < recorded.epochs[0]["train_loss"]

@@ -60,8 +60,8 @@ def test_pooling_before_rectifying_is_the_paper_s_order_bit_for_bit(pool_padding
     for model in (ours, theirs):
         model(images).square().sum().backward()
     assert torch.equal(ours(images), theirs(images))
-    for one, other in zip(ours.parameters(), theirs.parameters()):
-        assert torch.equal(one.grad, other.grad)
+    for our_weight, their_weight in zip(ours.parameters(), theirs.parameters()):
+        assert torch.equal(our_weight.grad, their_weight.grad)
 
 
 def test_cnn_weights_and_gradients_stay_contiguous():
@@ -79,8 +79,8 @@ def test_dropout_draws_no_weights_and_acts_only_in_training(make):
     torch.manual_seed(0)
     dropping = make(dropout=True)
     # Paired: the same seed gives the same initial weights, with and without dropout.
-    for one, other in zip(plain.parameters(), dropping.parameters(), strict=True):
-        assert torch.equal(one, other)
+    for p, q in zip(plain.parameters(), dropping.parameters(), strict=True):
+        assert torch.equal(p, q)
     images = torch.randn(2, 3, 32, 32) if make is CNN else torch.randn(2, 784)
     dropping.eval()
     assert torch.equal(plain(images), dropping(images))
@@ -128,7 +128,7 @@ class OneDevice(TorchDispatchMode):
     """Refuses what an accelerator would: tensors of two devices in one operation."""
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        devices = {one.device for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor) and one.dim()}
+        devices = {leaf.device for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor) and leaf.dim()}
         assert len(devices) < 2, func
         return func(*args, **(kwargs or {}))
 

@@ -93,8 +93,8 @@ def test_the_first_use_of_a_class_does_not_make_it_another() -> None:
 
 def test_an_edited_cell_is_trained_again(tiny_task: MakeTask, tmp_path: Path) -> None:
     def last(text: str) -> float:
-        found = compare(tiny_task(), ["adam", defined(text)], seeds=1, epochs=1, out=tmp_path, progress=False)
-        return next(float(one.epochs[-1]["train_loss"]) for one in found.runs if one.label == "Mine")
+        results = compare(tiny_task(), ["adam", defined(text)], seeds=1, epochs=1, out=tmp_path, progress=False)
+        return next(float(record.epochs[-1]["train_loss"]) for record in results.runs if record.label == "Mine")
 
     first = last(CELL)
     assert last(CELL.replace("alpha=1 *", "alpha=5 *")) != first
@@ -121,8 +121,8 @@ def test_a_module_goes_by_what_is_loaded_and_not_by_what_its_file_says_by_now(
 def test_code_that_changed_after_the_plan_is_not_trained(tiny_task: MakeTask, tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text("import torch\nclass Mine(torch.optim.SGD):\n    twist = 1\n")
-    task, one = tiny_task(), Contestant.parse(f"{file}:Mine")
-    config = RunConfig.plan(task, one, seed=0, epochs=1)
+    task, contestant = tiny_task(), Contestant.parse(f"{file}:Mine")
+    config = RunConfig.plan(task, contestant, seed=0, epochs=1)
     file.write_text(file.read_text().replace("1", "2"))
     other = Contestant.parse(f"{file}:Mine")  # as a worker that starts now would load it
     with pytest.raises(ValueError, match="changed after the comparison began; start the command again"):
@@ -142,32 +142,32 @@ def test_a_task_that_changed_after_the_plan_is_not_trained(tmp_path: Path) -> No
         return Processes(on_event)
 
     options = {"seeds": 1, "epochs": 1, "progress": False, "out": tmp_path}
-    found = compare(str(file), ["sgd"], executor=late, **options)
-    [message] = found.failures.values()
+    results = compare(str(file), ["sgd"], executor=late, **options)
+    [message] = results.failures.values()
     assert "my_task.py' changed after the command began; start the command again" in message
-    assert not found.runs
+    assert not results.runs
     assert compare(str(file), ["sgd"], jobs=2, **options).ok
 
 
 def test_a_run_without_its_contestant_has_the_recorded_options(tiny_task: MakeTask, tmp_path: Path) -> None:
-    task, one = tiny_task(), Contestant.parse("adams:eta=0.5,betas=(0.5,0.9)")
-    config = RunConfig.plan(task, one, seed=0, epochs=1)
-    given = run(config, task, tmp_path / "given", contestant=one)
+    task, contestant = tiny_task(), Contestant.parse("adams:eta=0.5,betas=(0.5,0.9)")
+    config = RunConfig.plan(task, contestant, seed=0, epochs=1)
+    given = run(config, task, tmp_path / "given", contestant=contestant)
     alone = run(config, task, tmp_path / "alone")
     assert given.epochs[-1]["train_loss"] == alone.epochs[-1]["train_loss"]
 
 
-def test_functions_as_options_are_told_apart(tiny_task: MakeTask) -> None:
+def test_functions_as_options_have_different_fingerprints(tiny_task: MakeTask) -> None:
     class Shaped(torch.optim.SGD):
         def __init__(self, params: Any, lr: float = 0.1, shape: Any = None) -> None:
             super().__init__(params, lr)
 
     task = tiny_task()
-    one, same, other = (
+    first, same, other = (
         RunConfig.plan(task, Contestant.create("a", Shaped, {"shape": shape}), seed=0, epochs=1).key
         for shape in (lambda t: t, lambda t: t, lambda t: t * t)
     )
-    assert one == same != other
+    assert first == same != other
 
 
 def test_a_named_task_with_other_data_is_another() -> None:
@@ -268,21 +268,25 @@ PAIRS = {
 
 
 @pytest.mark.parametrize("what", PAIRS)
-def test_what_a_task_binds_is_told(what: str) -> None:
-    one, same, other = (task_fingerprint(toy(**PAIRS[what](value))) for value in (1.0, 1.0, 2.0))
-    assert one == same != other
+def test_what_a_task_binds_is_part_of_its_fingerprint(what: str) -> None:
+    first, same, other = (task_fingerprint(toy(**PAIRS[what](value))) for value in (1.0, 1.0, 2.0))
+    assert first == same != other
 
 
-def test_a_global_that_the_loss_reads_is_told_and_others_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_global_that_the_loss_reads_is_part_of_the_fingerprint_and_others_are_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     task = toy(loss=smoothed)
-    one = task_fingerprint(task)
+    before = task_fingerprint(task)
     monkeypatch.setitem(globals(), "UNREAD", 3)
-    assert task_fingerprint(task) == one
+    assert task_fingerprint(task) == before
     monkeypatch.setitem(globals(), "SMOOTHING", 0.5)
-    assert task_fingerprint(task) != one
+    assert task_fingerprint(task) != before
 
 
-def test_a_helper_in_another_module_is_told_by_what_it_gives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_helper_in_another_module_is_fingerprinted_by_what_it_returns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "my_helper.py").write_text("class Scale:\n    factor = 2.0\nscale = Scale()\n")
     monkeypatch.syspath_prepend(tmp_path)
     import my_helper  # type: ignore[import-not-found]
@@ -290,13 +294,13 @@ def test_a_helper_in_another_module_is_told_by_what_it_gives(tmp_path: Path, mon
     def loss(outputs: Tensor, targets: Tensor) -> Tensor:
         return F.cross_entropy(outputs, targets) * sys.modules["my_helper"].scale.factor
 
-    one = task_fingerprint(toy(loss=loss))
-    assert one == task_fingerprint(toy(loss=loss))
+    before = task_fingerprint(toy(loss=loss))
+    assert before == task_fingerprint(toy(loss=loss))
     my_helper.scale.factor = 3.0
-    assert one != task_fingerprint(toy(loss=loss))
+    assert before != task_fingerprint(toy(loss=loss))
 
 
-def test_a_named_task_is_told_by_its_name_unless_it_was_changed() -> None:
+def test_a_named_task_is_recorded_by_name_unless_it_was_changed() -> None:
     for name in ("digits-lr", "digits-mlp", "digits-cnn"):
         assert task_fingerprint(named_task(name)) == ""
     assert task_fingerprint(named_task("digits-mlp", dropout=True).subset(50)) == ""
@@ -328,7 +332,7 @@ def test_the_probe_leaves_all_random_numbers_as_they_were() -> None:
     assert draw() == expected
 
 
-def test_what_does_not_repeat_itself_or_fails_is_left_to_the_run() -> None:
+def test_code_that_fails_or_does_not_repeat_itself_is_left_to_the_run() -> None:
     generator = np.random.default_rng()
 
     def model() -> nn.Module:
@@ -344,7 +348,7 @@ def test_what_does_not_repeat_itself_or_fails_is_left_to_the_run() -> None:
         assert task_fingerprint(task) == task_fingerprint(task)
 
 
-def test_a_model_function_that_returns_no_model_is_told() -> None:
+def test_a_model_function_that_returns_no_model_is_refused() -> None:
     with pytest.raises(TaskError, match=r"'toy': model must return a torch.nn.Module, not NoneType"):
         toy(model=lambda: None).fresh_model()
 

@@ -54,10 +54,10 @@ def weights() -> list[torch.nn.Parameter]:
     ],
 )
 def test_specs_are_read(spec: str, label: str, cls: type, kwargs: dict | None) -> None:
-    one = Contestant.parse(spec)
-    assert one.label == label
-    assert one.cls is cls
-    assert kwargs is None or one.kwargs == kwargs
+    contestant = Contestant.parse(spec)
+    assert contestant.label == label
+    assert contestant.cls is cls
+    assert kwargs is None or contestant.kwargs == kwargs
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_specs_are_read(spec: str, label: str, cls: type, kwargs: dict | None) -
         ("..Adam", "'.' is not the name of a module"),
     ],
 )
-def test_what_cannot_be_read_is_told(spec: str, message: str) -> None:
+def test_a_spec_that_cannot_be_read_is_refused(spec: str, message: str) -> None:
     with pytest.raises(ValueError, match=message.replace("(", r"\(")):
         Contestant.parse(spec)
 
@@ -99,7 +99,7 @@ def test_what_cannot_be_read_is_told(spec: str, message: str) -> None:
         ("import sys; sys.exit(3)", "SystemExit: 3"),
     ],
 )
-def test_a_file_that_cannot_be_imported_is_told_and_mended(tmp_path: Path, text: str, message: str) -> None:
+def test_a_file_that_cannot_be_imported_is_refused_until_corrected(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "bad.py"
     path.write_text(text)
     before = set(sys.modules)
@@ -162,7 +162,8 @@ def test_options_handed_to_a_parent_are_found() -> None:
 def test_labels_are_made_distinct(tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
     path.write_text("import torch\nclass Adam(torch.optim.Adam):\n    pass\n")
-    labels = [one.label for one in parse_all(["adam", f"{path}:Adam", "adam:lr=0.00100000001", "adam:lr=0.001"])]
+    specs = ["adam", f"{path}:Adam", "adam:lr=0.00100000001", "adam:lr=0.001"]
+    labels = [contestant.label for contestant in parse_all(specs)]
     assert len(set(labels)) == 4
     assert labels[0] == "Adam (torch.optim.Adam)"
     assert labels[1] == f"Adam ({path}:Adam)"
@@ -189,7 +190,7 @@ def test_the_same_contestant_twice_is_refused(second: object) -> None:
         ([torch.optim.SGD(weights())], "every run builds its own; give the class SGD"),
     ],
 )
-def test_what_is_no_optimizer_is_told(given: Any, message: str) -> None:
+def test_what_is_no_optimizer_is_refused(given: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         parse_all(given)
 
@@ -197,11 +198,11 @@ def test_what_is_no_optimizer_is_told(given: Any, message: str) -> None:
 def test_a_file_of_ones_own_is_a_contestant_and_editing_it_makes_another(tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
     path.write_text("import torch\nclass Slow(torch.optim.SGD):\n    pass\n")
-    one = Contestant.parse(f"{path}:Slow:lr=0.25")
-    assert one.build(weights()).param_groups[0]["lr"] == 0.25
-    before = one.code()
+    contestant = Contestant.parse(f"{path}:Slow:lr=0.25")
+    assert contestant.build(weights()).param_groups[0]["lr"] == 0.25
+    before = contestant.code()
     path.write_text(path.read_text().replace("pass", "twist = 2"))
-    assert one.code() == before  # of what is loaded, and will be trained with
+    assert contestant.code() == before  # of what is loaded, and will be trained with
     two = Contestant.parse(f"{path}:Slow:lr=0.25")
     assert two.code() != before
     assert two.cls.twist == 2
@@ -210,8 +211,8 @@ def test_a_file_of_ones_own_is_a_contestant_and_editing_it_makes_another(tmp_pat
 
 
 def test_third_party_optimizers_are_contestants() -> None:
-    one = Contestant.parse("schedulefree.AdamWScheduleFree:warmup_steps=5")
-    assert one.build(weights(), lr=0.5, weight_decay=1e-4).param_groups[0]["warmup_steps"] == 5
+    contestant = Contestant.parse("schedulefree.AdamWScheduleFree:warmup_steps=5")
+    assert contestant.build(weights(), lr=0.5, weight_decay=1e-4).param_groups[0]["warmup_steps"] == 5
 
 
 def test_a_partial_has_no_name_to_show() -> None:
@@ -223,8 +224,8 @@ def test_a_class_can_be_given_in_code() -> None:
     class Mine(torch.optim.SGD):
         pass
 
-    one = Contestant.create("my own", Mine, {"lr": 0.5, "schedule": "cosine"})
-    assert (one.label, one.schedule, one.cls) == ("my own", "cosine", Mine)
+    contestant = Contestant.create("my own", Mine, {"lr": 0.5, "schedule": "cosine"})
+    assert (contestant.label, contestant.schedule, contestant.cls) == ("my own", "cosine", Mine)
     assert Contestant.create(None, torch.optim.Adam).class_path == "torch.optim.Adam"
     assert load_class("torch.optim.Adam") is torch.optim.Adam
 

@@ -146,7 +146,7 @@ def test_damaged_idx_file_is_named(mnist_dir, damage, message):
         load("mnist", mnist_dir)
 
 
-def test_labels_that_cannot_be(mnist_dir, tmp_path):
+def test_damaged_labels_are_refused(mnist_dir, tmp_path):
     path = mnist_dir / "mnist" / "train-labels-idx1-ubyte"
     path.write_bytes(idx(torch.full((30,), 12, dtype=torch.uint8)))
     with pytest.raises(DataError, match="train-labels-idx1-ubyte is corrupt: it has a label 12"):

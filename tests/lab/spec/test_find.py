@@ -125,8 +125,8 @@ def test_import_path_from_the_current_folder(tmp_path):
         "from surefoot.lab.spec.find import find_task\n"
         "print(find_task('shop.window:first').model().out_features, find_task('shop.window').name)"
     )
-    found = subprocess.run([sys.executable, "-P", "-c", script], cwd=tmp_path, capture_output=True, text=True)
-    assert found.stdout.split() == ["4", "first"], found.stderr
+    process = subprocess.run([sys.executable, "-P", "-c", script], cwd=tmp_path, capture_output=True, text=True)
+    assert process.stdout.split() == ["4", "first"], process.stderr
 
 
 def test_module_that_is_not_there():

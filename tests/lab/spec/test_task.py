@@ -137,11 +137,11 @@ def test_augmentation_only_with_a_generator_and_repeatable():
     x = task.train[0]
     untouched = x.clone()
     plain = task.prepare(x, None)
-    one, same = (task.prepare(x, torch.Generator().manual_seed(3)) for _ in range(2))
+    first, same = (task.prepare(x, torch.Generator().manual_seed(3)) for _ in range(2))
     other = task.prepare(x, torch.Generator().manual_seed(4))
-    assert torch.equal(one, same)
-    assert not torch.equal(one, other)
-    assert not torch.equal(one, plain)
+    assert torch.equal(first, same)
+    assert not torch.equal(first, other)
+    assert not torch.equal(first, plain)
     assert torch.equal(task.prepare(x, None), plain)
     assert torch.equal(x, untouched)
 

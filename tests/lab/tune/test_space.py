@@ -45,7 +45,7 @@ def test_settings_of_a_range_are_spread_and_rounded() -> None:
         assert 3 <= sum(halves) <= 7
 
 
-def test_edges() -> None:
+def test_values_at_the_edge_of_a_space() -> None:
     assert Space({"lr": Range(1e-4, 1.0)}).on_edge({"lr": 0.9}) == ["lr"]
     assert Space({"lr": Range(1e-4, 1.0)}).on_edge({"lr": 0.3}) == []
     grid = Space({"lr": Grid((0.1, 0.2, 0.3)), "eta": Grid((1e-4,)), "weighting": Grid(("paper", "unit"))})

@@ -101,7 +101,7 @@ class Contestant:
     def resolve(self, **defaults: Any) -> dict[str, Any]:
         """The options a run uses: the defaults that the class accepts, then this contestant's own.
 
-        A torch optimizer that has a fused kernel uses it, unless told otherwise: fast is compared with fast.
+        A torch optimizer that has a fused kernel uses it, unless the spec says otherwise: fast is compared with fast.
         """
         accepted = accepted_options(self.cls)
         options = {name: value for name, value in defaults.items() if name in accepted and value is not None}
