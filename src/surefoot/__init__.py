@@ -20,8 +20,12 @@ if TYPE_CHECKING:
     from surefoot.optim.named import AdamPI as AdamPI
     from surefoot.optim.named import AdamS as AdamS
     from surefoot.optim.named import AdamUCB as AdamUCB
+    from surefoot.optim.named import AdamWCB as AdamWCB
+    from surefoot.optim.named import AdamWS as AdamWS
+    from surefoot.optim.named import AdamWUCB as AdamWUCB
     from surefoot.optim.named import LossAwareAdam as LossAwareAdam
     from surefoot.optim.named import LossAwareAdaMax as LossAwareAdaMax
+    from surefoot.optim.named import LossAwareAdamW as LossAwareAdamW
     from surefoot.optim.named import LossAwareMomentum as LossAwareMomentum
     from surefoot.optim.named import LossAwareNAdam as LossAwareNAdam
     from surefoot.optim.named import Momentum as Momentum
@@ -44,9 +48,10 @@ _HOME = {
     **dict.fromkeys(
         [
             *("AdamUCB", "AdamCB", "AdamS", "AdamPI", "AdamEI", "AdamCVaR"),
+            *("AdamWUCB", "AdamWCB", "AdamWS"),
             *("Momentum", "MomentumUCB", "MomentumCB", "MomentumS"),
             *("AdaMaxUCB", "AdaMaxCB", "AdaMaxS", "NAdamUCB", "NAdamCB", "NAdamS"),
-            *("LossAwareAdam", "LossAwareMomentum", "LossAwareAdaMax", "LossAwareNAdam"),
+            *("LossAwareAdam", "LossAwareAdamW", "LossAwareMomentum", "LossAwareAdaMax", "LossAwareNAdam"),
         ],
         "optim.named",
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from typing import Any
 
 import numpy as np
@@ -144,14 +145,16 @@ def test_trajectories_follow_the_oracle(engine: str, decoupled: bool) -> None:
     assert {x.dtype for x in jax.tree.leaves(params)} == {np.dtype("float32")}
 
 
-@pytest.mark.parametrize("name", [name for name in so.__all__ if name.startswith(("adam_", "momentum_"))])
+@pytest.mark.parametrize("name", [name for name in so.__all__ if name.startswith(("adam_", "adamw_", "momentum_"))])
 def test_every_name_is_its_rule_in_its_engine(name: str) -> None:
     engine, rule = name.split("_")
-    weighting = {"adam": "paper", "momentum": "unit"}[engine]
+    weighting = {"adam": "paper", "adamw": "paper", "momentum": "unit"}[engine]
     eta = so.RULES[rule].eta
     with jax.enable_x64(True):
         params, _ = drive(getattr(so, name)(0.01), LOSSES[:6])
-    expected = oracle(engine, oracle_weights(rule, eta, weighting, LOSSES[:6]), 0.01, 0.0)
+    decay = 1e-4 if engine == "adamw" else 0.0
+    weights = oracle_weights(rule, eta, weighting, LOSSES[:6])
+    expected = oracle(engine.removesuffix("w"), weights, 0.01, decay, decoupled=engine == "adamw")
     assert_close(params, expected, rtol=1e-6)
 
 
@@ -322,16 +325,19 @@ def drive_torch(name: str, losses: Any, dtype: str, **options: Any) -> tuple[dic
         ("MomentumUCB", "momentum_ucb", "unit", 0.05, True),
         ("MomentumCB", "momentum_cb", "paper", 0.05, False),
         ("MomentumS", "momentum_s", "unit", 0.0, False),
+        ("AdamWUCB", "adamw_ucb", "unit", 0.05, None),
+        ("AdamWCB", "adamw_cb", "paper", 0.05, None),
+        ("AdamWS", "adamw_s", "paper", 0.05, None),
     ],
 )
 def test_pytorch_and_jax_make_the_same_steps(
-    torch_name: str, jax_name: str, weighting: str, decay: float, decoupled: bool
+    torch_name: str, jax_name: str, weighting: str, decay: float, decoupled: bool | None
 ) -> None:
     options: dict[str, Any] = {
         "eta": ETAS[jax_name.split("_")[1]],
         "weighting": weighting,
         "weight_decay": decay,
-        "decoupled_weight_decay": decoupled,
+        **({} if decoupled is None else {"decoupled_weight_decay": decoupled}),
         "seed": 11,
     }
     losses = LOSSES.copy()
@@ -344,6 +350,29 @@ def test_pytorch_and_jax_make_the_same_steps(
     assert ours.keys() == theirs.keys()
     for name in ours:
         assert float(ours[name]) == pytest.approx(float(theirs[name]), rel=1e-9)
+
+
+@pytest.mark.parametrize("decay", [{}, {"weight_decay": 0.1}])
+@pytest.mark.parametrize("name", ["adamw_ucb", "adamw_s"])
+def test_adamw_with_eta_zero_is_optax_adamw(name: str, decay: dict[str, float]) -> None:
+    """The default decay too: it is that of optax.adamw, not of torch.optim.AdamW."""
+    with jax.enable_x64(True):
+        ours, _ = drive(getattr(so, name)(0.01, eta=0.0, weighting="unit", **decay))
+        theirs, _ = drive(optax.with_extra_args_support(optax.adamw(0.01, **decay)))
+    assert_equal(ours, theirs)
+
+
+def test_a_decay_of_adamws_size_that_is_l2_by_default_is_said() -> None:
+    with pytest.warns(UserWarning, match=r"adds weight_decay=0\.1 to the gradient, .* adamw_s in the place") as caught:
+        so.adam_s(0.01, weight_decay=0.1)
+    assert caught[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        so.adam_s(0.01, weight_decay=1e-3)
+        so.adam_s(0.01, weight_decay=0.1, decoupled_weight_decay=False)
+        so.adam_s(0.01, weight_decay=0.1, decoupled_weight_decay=True)
+        so.adamw_s(0.01, weight_decay=0.1)
+        so.momentum_s(0.01, weight_decay=0.1)
 
 
 def test_single_precision_stays_near_pytorch() -> None:

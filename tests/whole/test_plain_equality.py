@@ -16,6 +16,8 @@ from surefoot import (
     AdamCVaR,
     AdamS,
     AdamUCB,
+    AdamWS,
+    AdamWUCB,
     LossAware,
     LossAwareAdam,
     Momentum,
@@ -43,6 +45,8 @@ Maker = Callable[..., torch.optim.Optimizer]
 SETTINGS: dict[str, tuple[Maker, list[type[LossAware]], dict[str, Any]]] = {
     "Adam": (torch.optim.Adam, [AdamUCB, AdamS, AdamCVaR, LossAwareAdam], {"weight_decay": 0.01}),
     "AdamW": (torch.optim.AdamW, [AdamS], {"weight_decay": 0.01, "decoupled_weight_decay": True}),
+    "AdamW by name": (torch.optim.AdamW, [AdamWS, AdamWUCB], {}),  # the default decay too
+    "AdamW, strong decay": (torch.optim.AdamW, [AdamWS], {"weight_decay": 0.5, "amsgrad": True, "maximize": True}),
     "AMSGrad": (torch.optim.Adam, [AdamUCB], {"amsgrad": True, "maximize": True}),
     "NAdam": (torch.optim.NAdam, [NAdamUCB, NAdamS], {"weight_decay": 0.01}),
     "NAdamW": (torch.optim.NAdam, [NAdamS], {"weight_decay": 0.01, "decoupled_weight_decay": True}),

@@ -28,6 +28,7 @@ from torch.nn import Parameter
 
 from naive import NaiveOptimizer, Refused
 from recorded import named_optimizers
+from surefoot import LossAwareAdamW
 from surefoot.reference import Reference
 
 OPTIMIZERS = named_optimizers()
@@ -67,7 +68,8 @@ def choices(cls: Any) -> dict[str, list[Any]]:
     """The values among which an optimizer's options are drawn; the first one of each is the usual one."""
     with_fused = [*({**path, "fused": None} for path in PATHS), {"foreach": None, "fused": True}]
     paths = with_fused if cls.engine.has_fused else PATHS
-    return {"eta": ETAS[cls.rule.name], "path": paths, **SHARED, **OWN[cls.engine.name]}
+    decay = {"decoupled_weight_decay": [True]} if issubclass(cls, LossAwareAdamW) else {}
+    return {"eta": ETAS[cls.rule.name], "path": paths, **SHARED, **OWN[cls.engine.name], **decay}
 
 
 def options_of(cls: Any) -> st.SearchStrategy[dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec
 
@@ -15,6 +16,8 @@ from surefoot.optax.tilt import Weighting, scale_by_tilt
 from surefoot.optax.wrappers import skip_nonfinite
 
 Options = ParamSpec("Options")
+#: As in surefoot.optim.options, which imports torch.
+DECAY_OF_ADAMW = 0.01
 
 
 def _chain(
@@ -49,7 +52,7 @@ def adam(
     eps: float | Array = 1e-8,
     *,
     weight_decay: float | Array = 0.0,
-    decoupled_weight_decay: bool = False,
+    decoupled_weight_decay: bool | None = None,
     mask: Any = None,
     weighting: Weighting = "paper",
     loss_beta: float | Array | None = None,
@@ -70,7 +73,8 @@ def adam(
         b2: decay of the mean squared gradient.
         eps: added to the denominator.
         weight_decay: strength of the decay; ``update`` then needs ``params``.
-        decoupled_weight_decay: AdamW's decay instead of L2 in the gradient, which is weighted with it.
+        decoupled_weight_decay: AdamW's decay instead of L2 in the gradient, which is weighted with it (None: L2, with
+            a warning where weight_decay is 0.01 or more).
         mask: tree of booleans (or a function of params) that says what decays.
         weighting: as in :func:`scale_by_tilt`.
         loss_beta: as in :func:`scale_by_tilt`; None is ``b1``, and 0.9 where that is 0.
@@ -80,10 +84,43 @@ def adam(
 
     >>> optimizer = adam("ucb", learning_rate=1e-3, eta=0.1, weight_decay=1e-4)
     """
+    if decoupled_weight_decay is None and isinstance(weight_decay, (int, float)) and weight_decay >= DECAY_OF_ADAMW:
+        warnings.warn(
+            f"surefoot.optax.adam adds weight_decay={weight_decay} to the gradient, as published (L2), and weights the "
+            "gradient after that: this is not AdamW's decay, and much stronger. decoupled_weight_decay=True, or "
+            "adamw_s in the place of adam_s, is what optax.adamw does; decoupled_weight_decay=False keeps L2 and "
+            "silences this warning",
+            stacklevel=3,  # the line that called adam_s
+        )
     loss_beta = _own_beta(b1) if loss_beta is None else loss_beta
     tilt = scale_by_tilt(rule, eta, weighting=weighting, loss_beta=loss_beta, seed=seed, group=group)
     engine = optax.scale_by_adam(b1, b2, eps, mu_dtype=mu_dtype)
-    return _chain(tilt, engine, learning_rate, weight_decay, decoupled_weight_decay, mask)
+    return _chain(tilt, engine, learning_rate, weight_decay, bool(decoupled_weight_decay), mask)
+
+
+def adamw(
+    rule: str | Rule,
+    learning_rate: float | Array | Callable[[Array], Any],
+    eta: float | Array | Callable[[Array], Any] | None = None,
+    b1: float | Array = 0.9,
+    b2: float | Array = 0.999,
+    eps: float | Array = 1e-8,
+    *,
+    weight_decay: float | Array = 1e-4,
+    mask: Any = None,
+    weighting: Weighting = "paper",
+    loss_beta: float | Array | None = None,
+    seed: int | Array = 0,
+    group: int | Array = 0,
+    mu_dtype: Any = None,
+) -> optax.GradientTransformationExtraArgs:
+    """AdamW on the weighted gradient: :func:`adam` with decoupled decay, and the default decay of ``optax.adamw``.
+
+    >>> optimizer = adamw("s", learning_rate=3e-4, weight_decay=0.1)
+    """
+    more = {"weighting": weighting, "loss_beta": loss_beta, "seed": seed, "group": group, "mu_dtype": mu_dtype}
+    decay = {"weight_decay": weight_decay, "decoupled_weight_decay": True, "mask": mask}
+    return adam(rule, learning_rate, eta, b1, b2, eps, **decay, **more)
 
 
 def momentum(
@@ -135,5 +172,6 @@ def _named(
 
 
 adam_ucb, adam_cb, adam_s = _named(adam, "ucb"), _named(adam, "cb"), _named(adam, "s")
+adamw_ucb, adamw_cb, adamw_s = _named(adamw, "ucb"), _named(adamw, "cb"), _named(adamw, "s")
 adam_pi, adam_ei, adam_cvar = _named(adam, "pi"), _named(adam, "ei"), _named(adam, "cvar")
 momentum_ucb, momentum_cb, momentum_s = _named(momentum, "ucb"), _named(momentum, "cb"), _named(momentum, "s")

@@ -19,7 +19,7 @@ from surefoot.losses import RecordedLosses, TakesLoss
 from surefoot.meter import Assessment, Meter, decide, gradients_are_sound
 from surefoot.optim import checkpoint
 from surefoot.optim.engines.base import Bucket, Engine, Group
-from surefoot.optim.options import CHANGEABLE, check_group, check_params, refuse_sparse_gradients
+from surefoot.optim.options import CHANGEABLE, check_group, check_params, refuse_sparse_gradients, settle_decay
 from surefoot.optim.published import published_step
 from surefoot.optim.state import make_buckets, prepare, state_names, unshare_scalars
 from surefoot.optim.step_cache import StepCache
@@ -68,6 +68,7 @@ class LossAware(TakesLoss):
         except RuntimeError:
             self.param_groups.pop()
             raise
+        settle_decay(group, self.param_groups[:-1], type(self).__name__)
         if "seen" not in group:
             first = self.param_groups[0]
             negated = bool(first["maximize"]) != bool(group["maximize"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from typing import Unpack
+from typing import Any, Unpack
 
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
@@ -27,7 +27,7 @@ class LossAwareAdam(LossAware):
         rule: the rule by name, or a Rule of your own; the named classes have theirs.
         eta: the rule's strength (None: the rule's default).
         weighting: "paper" multiplies by the std of the loss (CB: and by its abs(mean)), "unit" keeps the weight near 1.
-        decoupled_weight_decay: decay as AdamW does.
+        decoupled_weight_decay: decay as AdamW does (None: L2, with a warning where weight_decay is 0.01 or more).
         maximize: maximize the loss; its statistics are then those of its negative.
         foreach, fused: which kernels to use (None: the fastest that applies).
         capturable: keep all statistics on the device, for CUDA graphs.
@@ -58,6 +58,41 @@ class LossAwareAdam(LossAware):
         super().__init__(params, **constructor_arguments(engine_options, options))
 
 
+class LossAwareAdamW(LossAwareAdam):
+    """AdamW on the weighted gradient: ``param *= 1 - lr * weight_decay``, then a step as LossAwareAdam takes it.
+
+    Args as for LossAwareAdam; the decay is always decoupled, and weight_decay is 0.01 by default as in
+    torch.optim.AdamW. With ``eta=0, weighting="unit"`` it is torch.optim.AdamW.
+    """
+
+    @takes_options(without=("reference",), decoupled_weight_decay=True)
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float | Tensor = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 1e-2,
+        amsgrad: bool = False,
+        **options: Unpack[Options],
+    ) -> None:
+        super().__init__(params, lr, betas, eps, weight_decay, amsgrad, **options)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add parameters, whose decay is decoupled too."""
+        if not {**self.defaults, **param_group}["decoupled_weight_decay"]:
+            raise ValueError(
+                f"{type(self).__name__} decouples its weight decay, but got decoupled_weight_decay=False; take the "
+                "class without the W for L2"
+            )
+        super().add_param_group(param_group)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        for group in self.param_groups:  # a checkpoint of Adam says otherwise, one of an old AdamW nothing
+            group["decoupled_weight_decay"] = True
+
+
 class LossAwareMomentum(LossAware):
     """SGD with bias-corrected momentum (Algorithm 1): ``m = b*m + (1-b)*weight*g``, ``param -= lr * m / (1 - b**t)``.
 
@@ -69,7 +104,7 @@ class LossAwareMomentum(LossAware):
 
     engine = engines.Momentum()
 
-    @takes_options(weighting="unit")
+    @takes_options(weighting="unit", decoupled_weight_decay=False)  # L2 is what SGD does
     def __init__(
         self,
         params: ParamsT,
@@ -167,6 +202,32 @@ class AdamCVaR(LossAwareAdam):
     rule = RULES["cvar"]
 
 
+class AdamWUCB(LossAwareAdamW):
+    """AdamW on mean + eta*std of the mini-batch loss."""
+
+    rule = RULES["ucb"]
+
+
+class AdamWCB(LossAwareAdamW):
+    """AdamW that holds std/abs(mean) near eta."""
+
+    rule = RULES["cb"]
+
+
+class AdamWS(LossAwareAdamW):
+    """AdamW on mean + N(0, eta)*std.
+
+    >>> import torch
+    >>> model = torch.nn.Linear(3, 1)
+    >>> opt = AdamWS(model.parameters(), lr=3e-4, weight_decay=0.1)  # was: torch.optim.AdamW
+    >>> loss = model(torch.ones(4, 3)).pow(2).mean()
+    >>> loss.backward()
+    >>> opt.step(loss=loss)
+    """
+
+    rule = RULES["s"]
+
+
 class Momentum(LossAwareMomentum):
     """Plain SGD with bias-corrected momentum (Algorithm 1), the baseline of its family."""
 
@@ -229,7 +290,7 @@ class NAdamS(LossAwareNAdam):
 OPTIMIZERS: dict[str, type[LossAware]] = {
     cls.__name__: cls
     for cls in (
-        AdamUCB, AdamCB, AdamS, AdamPI, AdamEI, AdamCVaR,
+        AdamUCB, AdamCB, AdamS, AdamPI, AdamEI, AdamCVaR, AdamWUCB, AdamWCB, AdamWS,
         Momentum, MomentumUCB, MomentumCB, MomentumS,
         AdaMaxUCB, AdaMaxCB, AdaMaxS, NAdamUCB, NAdamCB, NAdamS,
     )

@@ -9,7 +9,8 @@ import functools
 import inspect
 import math
 import operator
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Sequence
 from typing import Any, TypedDict
 
 import torch
@@ -28,7 +29,7 @@ class Options(TypedDict, total=False):
     rule: str | Rule | None
     eta: float | None
     weighting: Weighting
-    decoupled_weight_decay: bool
+    decoupled_weight_decay: bool | None
     maximize: bool
     foreach: bool | None
     fused: bool | None
@@ -43,7 +44,7 @@ class Options(TypedDict, total=False):
 
 
 DEFAULTS: Options = {
-    "rule": None, "eta": None, "weighting": "paper", "decoupled_weight_decay": False, "maximize": False,
+    "rule": None, "eta": None, "weighting": "paper", "decoupled_weight_decay": None, "maximize": False,
     "foreach": None, "fused": None, "capturable": False, "differentiable": False, "loss_beta": None, "seed": 0,
     "nonfinite": "skip", "check_gradients": False, "process_group": None, "reference": False,
 }  # fmt: skip
@@ -116,9 +117,9 @@ CHECKS: dict[str, Check] = {
     "betas": ("pair", *_DECAY_RATE[1:]),
     "momentum": _DECAY_RATE,
     "loss_beta": ("number?", _is_decay_rate, "it must be at least 0 and below 1, or None for the engine's own"),
-    **dict.fromkeys(("amsgrad", "nesterov", "maximize", "decoupled_weight_decay"), _SWITCH),
+    **dict.fromkeys(("amsgrad", "nesterov", "maximize"), _SWITCH),
     **dict.fromkeys(("capturable", "differentiable", "reference", "check_gradients"), _SWITCH),
-    **dict.fromkeys(("foreach", "fused"), ("switch?", *_SWITCH[1:])),
+    **dict.fromkeys(("foreach", "fused", "decoupled_weight_decay"), ("switch?", *_SWITCH[1:])),
     "weighting": ("choice", ("paper", "unit"), ""),
     "nonfinite": _NONFINITE,
     "seed": ("integer", None, "it must be an integer"),
@@ -226,6 +227,30 @@ def _check_reference(group: Group, engine: Engine, rule: Rule) -> None:
             "reference=True is a plain slow loop: leave fused, foreach, capturable, differentiable, amsgrad and "
             "nesterov out"
         )
+
+
+#: From here on a weight decay looks like one that was meant for AdamW, whose default this is.
+DECAY_OF_ADAMW = 0.01
+
+
+def settle_decay(group: Group, earlier: Sequence[Group], owner: str) -> None:
+    """Make the decay L2, as published, if nobody chose; say so, once, if it is of the size that AdamW takes."""
+    if group["decoupled_weight_decay"] is not None:
+        return
+    group["decoupled_weight_decay"] = False
+    was_said = any(_has_decay_of_adamw(other) and not other["decoupled_weight_decay"] for other in earlier)
+    if _has_decay_of_adamw(group) and not group["reference"] and not was_said:
+        warnings.warn(
+            f"{owner} adds weight_decay={group['weight_decay']} to the gradient, as published (L2), and weights the "
+            "gradient after that: this is not AdamW's decay, and much stronger. decoupled_weight_decay=True, or AdamWS "
+            "in the place of AdamS, is what torch.optim.AdamW does; decoupled_weight_decay=False keeps L2 and silences "
+            "this warning",
+            stacklevel=7,  # the line that called the constructor
+        )
+
+
+def _has_decay_of_adamw(group: Group) -> bool:
+    return not isinstance(group["weight_decay"], Tensor) and group["weight_decay"] >= DECAY_OF_ADAMW
 
 
 def check_params(group: Group, owner: str) -> None:
