@@ -146,7 +146,12 @@ def test_the_learning_rate_may_be_a_tensor(cls: type[LossAware], capturable: boo
     for shape in [(), (1,), (1, 1)]:
         for path in [{"foreach": False}, *paths_of(cls)]:
             lr = torch.full(shape, 0.01, dtype=torch.float64)
-            result, _ = train(cls, {"lr": lr, "weight_decay": 0.1, "capturable": capturable, **path})
+            options = {"lr": lr, "weight_decay": 0.1, "capturable": capturable, **path}
+            if cls.engine.name == "adam" and path.get("foreach") and not capturable:
+                with pytest.raises(ValueError, match=r"^lr as a Tensor is not supported for capturable=False"):
+                    train(cls, options)  # as torch's own Adam
+                continue
+            result, _ = train(cls, options)
             # The fused kernel takes a tensor in single precision on a device.
             close = 1e-9 if path.get("foreach") is None and capturable else 1e-12
             torch.testing.assert_close(result, plain, rtol=close, atol=close)
@@ -324,3 +329,141 @@ def test_the_fused_path_copies_no_gradient(name: str, options: dict[str, Any]) -
         with Allocations() as seen:
             optimizer.step(loss=loss)
         assert seen.largest <= 8
+
+
+@CLASS
+def test_entries_of_others_in_the_state_are_saved_and_loaded(cls: type[LossAware]) -> None:
+    _, optimizer = train(cls, {}, steps=2)
+    optimizer.register_state_dict_pre_hook(lambda opt: opt.state.update({"note": 1, "history": [1.0, 2.0]}))
+    saved = optimizer.state_dict()
+    assert saved["state"]["note"] == 1
+    assert saved["state"]["history"] == [1.0, 2.0]
+    _, other = train(cls, {}, steps=1)
+    other.load_state_dict(saved)
+    assert other.state["note"] == 1
+    for continued in (optimizer, other):  # the parameters' own states are found beside them
+        continued.param_groups[0]["params"][0].grad = torch.ones(2, 3, dtype=torch.float64)
+        continued.step(loss=1.0)
+    assert other.state[other.param_groups[0]["params"][0]]["step"] == 3
+    assert [x.state_dict()["state"][0]["step"].item() for x in (optimizer, other)] == [3, 3]
+
+
+@CLASS
+@pytest.mark.parametrize("options", [{}, {"rule": "cvar", "eta": 0.2}])
+def test_a_copy_has_the_same_attributes(cls: type[LossAware], options: dict[str, Any]) -> None:
+    _, optimizer = train(cls, options, steps=2)
+    for clone in (copy.deepcopy(optimizer), pickle.loads(pickle.dumps(optimizer))):
+        assert {x for x in vars(clone) if not x.startswith("_")} == {
+            x for x in vars(optimizer) if not x.startswith("_")
+        }
+        assert clone.rule == optimizer.rule
+
+
+@pytest.mark.parametrize("cls", [cls for cls in CLASSES if cls.engine.has_fused], ids=lambda cls: cls.__name__)
+def test_fused_takes_a_model_on_the_meta_device_and_refuses_its_step(cls: type[LossAware]) -> None:
+    model = torch.nn.Linear(3, 2, device="meta")
+    optimizer = cls(model.parameters(), fused=True)
+    for p in model.parameters():
+        p.grad = torch.zeros_like(p)
+    with pytest.raises(RuntimeError, match=r"`fused=True` requires all the params to be floating point Tensors.*meta"):
+        optimizer.step(loss=1.0)
+    assert optimizer.param_groups[0]["seen"][0] == 0  # nothing was remembered
+    assert not optimizer.state
+    real = torch.nn.Linear(3, 2)
+    optimizer.param_groups[0]["params"] = list(real.parameters())
+    for p in real.parameters():
+        p.grad = torch.ones_like(p)
+    optimizer.step(loss=1.0)
+    optimizer.step(loss=2.0)
+    assert all(optimizer.state[p]["step"] == 2 for p in real.parameters())
+
+
+@CLASS
+def test_errors_name_the_option_before_parameters_are_looked_at(cls: type[LossAware]) -> None:
+    make = getattr(
+        common_optimizers, f"optim_error_inputs_func_{'sgd' if 'momentum' in cls.engine.name else cls.engine.name}"
+    )
+    for case in make(device="cpu", dtype=torch.float32):
+        given, raised = case.optimizer_error_input, pytest.raises
+        if issubclass(case.error_type, Warning):
+            raised = pytest.warns
+        with raised(case.error_type, match=case.error_regex):
+            cls(given.params, **given.kwargs)
+
+
+@pytest.mark.parametrize("name", ["AdamUCB", "AdaMaxS", "NAdamCB"])
+def test_one_decay_rate_as_a_tensor_is_refused(name: str) -> None:
+    for betas in [(0.9, torch.tensor(0.99)), (torch.tensor(0.9), 0.99)]:
+        with pytest.raises(ValueError, match="betas must be either both floats or both Tensors"):
+            OPTIMIZERS[name]([torch.zeros(1)], betas=betas)
+
+
+HYPERPARAMETERS = {
+    "adam": {"lr": 0.1, "weight_decay": 0.3, "betas": (0.9, 0.99)},
+    "momentum": {"lr": 0.1, "weight_decay": 0.3, "momentum": 0.9},
+    "adamax": {"lr": 0.1, "weight_decay": 0.3, "betas": (0.9, 0.99)},
+    "nadam": {"lr": 0.1, "weight_decay": 0.3, "betas": (0.9, 0.99)},
+}
+
+
+@CLASS
+@pytest.mark.parametrize("decoupled", [False, True])
+def test_autograd_follows_every_hyperparameter(cls: type[LossAware], decoupled: bool) -> None:
+    if cls.__name__.startswith("AdamW") and not decoupled:
+        pytest.skip("its decay is always decoupled")
+    names = HYPERPARAMETERS[cls.engine.name]
+    values = [x for value in names.values() for x in (value if isinstance(value, tuple) else (value,))]
+
+    def end(start: Tensor, *tensors: Tensor) -> Tensor:
+        """The loss after four steps of full gradients that are followed too."""
+        left = iter(tensors)
+        options = {k: (next(left), next(left)) if isinstance(v, tuple) else next(left) for k, v in names.items()}
+        p = start.clone()
+        # The weight is a constant to autograd, so the statistics of the loss need a decay rate of their own.
+        optimizer = cls([p], differentiable=True, loss_beta=0.9, decoupled_weight_decay=decoupled, **options)
+        for loss in LOSSES[:4]:
+            [p.grad] = torch.autograd.grad((p - 1).pow(4).sum(), p, create_graph=True)
+            optimizer.step(loss=loss)
+        return (p - 1).pow(4).sum()
+
+    inputs = [torch.tensor(x, dtype=torch.float64, requires_grad=True) for x in ([0.3, -0.7, 2.0], *values)]
+    assert torch.autograd.gradcheck(end, inputs)
+    assert all(slope.any() for slope in torch.autograd.grad(end(*inputs), inputs))
+
+
+@CLASS
+def test_differentiable_steps_are_the_ordinary_ones(cls: type[LossAware]) -> None:
+    def end(**options: Any) -> Tensor:
+        p = torch.tensor([0.3, -0.7, 2.0], dtype=torch.float64)
+        optimizer = cls([p], lr=0.1, weight_decay=0.2, **options)
+        for loss in [*LOSSES[:3], float("nan"), *LOSSES[3:]]:
+            p.grad = (2 * (p - 1)).detach()
+            optimizer.step(loss=loss)
+        assert optimizer.confidence()[0]["skipped"] == 1
+        return p.detach()
+
+    torch.testing.assert_close(end(differentiable=True), end(), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["AdamUCB", "AdaMaxUCB", "NAdamUCB"])
+def test_decay_rates_given_as_a_list_cannot_change_unnoticed(name: str) -> None:
+    given = [0.9, 0.99]
+    p = Parameter(torch.ones(2))
+    optimizer = OPTIMIZERS[name]([{"params": [p], "betas": given}], betas=[0.5, 0.6])
+    given[0] = 2.0
+    assert optimizer.param_groups[0]["betas"] == (0.9, 0.99)
+    assert optimizer.defaults["betas"] == (0.5, 0.6)
+    p.grad = torch.ones(2)
+    optimizer.step(loss=1.0)
+    optimizer.param_groups[0]["betas"] = replaced = [0.8, 0.9]
+    optimizer.step(loss=2.0)
+    replaced[0] = 2.0
+    assert optimizer.param_groups[0]["betas"] == (0.8, 0.9)
+    with pytest.raises(TypeError):
+        optimizer.param_groups[0]["betas"][0] = 2.0
+    saved = optimizer.state_dict()
+    saved["param_groups"][0]["betas"] = [0.8, 0.9]
+    optimizer.load_state_dict(saved)
+    optimizer.param_groups[0]["betas"] = [2.0, 0.9]
+    with pytest.raises(ValueError, match=r"index 0: 2\.0"):
+        optimizer.step(loss=2.0)

@@ -54,7 +54,9 @@ def unshared(optimizer: Optimizer, engine: Engine, state_dict: dict[str, Any]) -
     """A copy whose scalars nothing else shares: distributed checkpoints load into it in place, one by one."""
     names = ("step", *engine.scalars)
     state = {
-        key: {**values, **{name: values[name].clone() for name in names if name in values}}
+        key: {**values, **{name: values[name].clone() for name in names if isinstance(values.get(name), Tensor)}}
+        if isinstance(values, dict)
+        else values  # users and libraries keep entries of their own there
         for key, values in state_dict["state"].items()
     }
     return {**state_dict, "state": state, "param_groups": portable_groups(optimizer, state_dict)}

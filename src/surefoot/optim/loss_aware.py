@@ -19,7 +19,7 @@ from surefoot.losses import RecordedLosses, TakesLoss
 from surefoot.meter import Assessment, Meter, decide, gradients_are_sound
 from surefoot.optim import checkpoint
 from surefoot.optim.engines.base import Bucket, Engine, Group
-from surefoot.optim.options import CHANGEABLE, check_group, check_params, refuse_sparse_gradients, settle_decay
+from surefoot.optim.options import CHANGEABLE, check_group, check_params, settle_decay, with_fixed_betas
 from surefoot.optim.published import published_step
 from surefoot.optim.state import make_buckets, prepare, state_names, unshare_scalars
 from surefoot.optim.step_cache import StepCache
@@ -47,9 +47,10 @@ class LossAware(TakesLoss):
             self.rule = find_rule(rule)
         if defaults.get("eta") is None:
             defaults["eta"] = self.rule.eta
+        check_group(defaults, self.engine, self.rule)
         self.process_group = process_group
         self._start_without_caches()
-        super().__init__(params, defaults)
+        super().__init__(params, with_fixed_betas(defaults))
 
     def _start_without_caches(self) -> None:
         """Set up what is only remembered between steps and never saved."""
@@ -62,12 +63,7 @@ class LossAware(TakesLoss):
         """Add parameters; a group that is added later starts from the statistics of the first."""
         check_group({**self.defaults, **param_group}, self.engine, self.rule)
         super().add_param_group(param_group)
-        group = self.param_groups[-1]
-        try:
-            check_params(group, type(self).__name__)
-        except RuntimeError:
-            self.param_groups.pop()
-            raise
+        group = with_fixed_betas(self.param_groups[-1])
         settle_decay(group, self.param_groups[:-1], type(self).__name__)
         if "seen" not in group:
             first = self.param_groups[0]
@@ -124,7 +120,7 @@ class LossAware(TakesLoss):
                 or checked.rule is not self.rule
                 or not all(map(operator.is_, checked.read(group), checked.values))
             ):
-                check_group(group, self.engine, self.rule)
+                check_group(with_fixed_betas(group), self.engine, self.rule)
                 meter = self._make_meter(index, group)
                 checked = self._checked[index] = _CheckedOptions(group, self.rule, meter)
             meters.append(checked.meter)
@@ -137,7 +133,7 @@ class LossAware(TakesLoss):
             RULES["plain"] if group["reference"] else self.rule,
             group["eta"],
             group["weighting"],
-            self.engine.momentum(group) or DEFAULT_LOSS_BETA if beta is None else beta,
+            _detached(self.engine.momentum(group)) or DEFAULT_LOSS_BETA if beta is None else _detached(beta),
             group["seed"],
             index,
             bool(group["maximize"]),
@@ -150,12 +146,13 @@ class LossAware(TakesLoss):
         self._check_that_no_loss_is_needed(closure)
         for group in self.param_groups:
             # Losses of parameters on an accelerator will come from there, and decide what state is kept.
-            on_device = bool(group["capturable"]) or any(p.device.type != "cpu" for p in group["params"])
+            on_device = bool(group["capturable"] or group["differentiable"])
+            on_device = on_device or any(p.device.type != "cpu" for p in group["params"])
             self._init_group(group, [], [], [], on_device=on_device)
 
     def _gradients_are_sound(self, loss: Number) -> bool | Tensor:
-        """Refuse sparse gradients; where ``check_gradients`` is set, say whether all are finite."""
-        refuse_sparse_gradients(self)
+        """Refuse what no kernel can take; where ``check_gradients`` is set, say whether all gradients are finite."""
+        check_params(self)
         checked = [group for group in self.param_groups if group["check_gradients"]]
         gradients = [p.grad for group in checked for p in group["params"] if p.grad is not None]
         return gradients_are_sound(gradients, loss.device if isinstance(loss, Tensor) else None)
@@ -164,7 +161,10 @@ class LossAware(TakesLoss):
         """Judge the loss where the statistics of the group are: on the host, or without waiting for the device."""
         group = self.param_groups[index]
         vector = group["seen"]
-        on_device = bool(group["capturable"]) or isinstance(loss, Tensor) or not vector.is_cpu
+        # Numbers stay tensors, as on a device, for a CUDA graph or for autograd.
+        on_device = bool(
+            group["capturable"] or group["differentiable"] or isinstance(loss, Tensor) or not vector.is_cpu
+        )
         if not on_device or group["reference"]:
             return meter.assess(LossStats(*self._cache.vector(index, group).values), float(loss), bool(sound))
         device = loss.device if isinstance(loss, Tensor) else vector.device
@@ -273,8 +273,8 @@ class LossAware(TakesLoss):
             after.remove()
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = {"rule": self.rule, "process_group": self._picklable_process_group()}
-        return {**super().__getstate__(), **kept}
+        kept = {"rule": self.rule} if "rule" in self.__dict__ else {}  # otherwise it is that of the class
+        return {**super().__getstate__(), **kept, "process_group": self._picklable_process_group()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
@@ -284,6 +284,10 @@ class LossAware(TakesLoss):
             for key, value in self.defaults.items():
                 group.setdefault(key, value)
             group.setdefault("seen", no_statistics())
+
+
+def _detached(value: Number) -> Number:
+    return value.detach() if isinstance(value, Tensor) else value
 
 
 class _CheckedOptions:

@@ -162,9 +162,11 @@ def check_option(name: str, value: Any, check: Check) -> None:
     if kind == "pair":
         if not (isinstance(value, (tuple, list)) and len(value) == 2):
             raise ValueError(f"Invalid {label}: {value!r}; give two decay rates, such as (0.9, 0.999)")
+        if isinstance(value[0], Tensor) != isinstance(value[1], Tensor):
+            raise ValueError(f"betas must be either both floats or both Tensors, but are {value!r}")
         for i, beta in enumerate(value):
             _check_number(label, beta)
-            if not allowed(float(beta)):
+            if not allowed(_as_number(beta)):
                 raise ValueError(f"Invalid beta parameter at index {i}: {beta}; {words}")
     elif kind.startswith("number"):
         if name == "lr" and isinstance(value, Tensor):
@@ -173,7 +175,7 @@ def check_option(name: str, value: Any, check: Check) -> None:
             if value.device.type != "cpu":
                 return  # reading it would wait for the device
         _check_number(label, value)
-        if not allowed(float(value.detach() if isinstance(value, Tensor) else value)):
+        if not allowed(_as_number(value)):
             raise ValueError(f"Invalid {label}: {value}; {words}")
     elif kind == "choice":
         if value not in allowed:
@@ -193,6 +195,10 @@ def check_eta(eta: Any, rule: Rule) -> None:
     rule.check(float(eta))
 
 
+def _as_number(value: Any) -> float:
+    return float(value.detach() if isinstance(value, Tensor) else value)
+
+
 def _check_number(label: str, value: Any) -> None:
     """Refuse what is not one number; numbers of any kind are accepted, also NumPy's and tensors of one element."""
     if isinstance(value, Tensor):
@@ -205,6 +211,13 @@ def _check_number(label: str, value: Any) -> None:
         raise ValueError(f"Invalid {label}: {value!r}; it must be a number, not {type(value).__name__}") from error
 
 
+def with_fixed_betas(group: Group) -> Group:
+    """The group with its betas as a tuple: entries of a list could be replaced between steps, which nothing notices."""
+    if isinstance(group.get("betas"), list):
+        group["betas"] = tuple(group["betas"])
+    return group
+
+
 def _check_paths(group: Group, engine: Engine) -> None:
     if group["fused"] and not engine.has_fused:
         raise ValueError(f"fused=True is not available for the {engine.name} engine; leave fused out")
@@ -212,6 +225,13 @@ def _check_paths(group: Group, engine: Engine) -> None:
         raise RuntimeError("`fused` and `foreach` cannot be `True` together; choose one")
     if group["fused"] and group["differentiable"]:
         raise RuntimeError("`fused` does not support `differentiable`; leave fused out")
+    if engine.refuses_tensors_with_foreach and group["foreach"] and not group["capturable"]:
+        options = {"lr": group["lr"], "betas[0]": group["betas"][0], "betas[1]": group["betas"][1]}
+        for name, value in options.items():
+            if isinstance(value, Tensor):
+                raise ValueError(
+                    f"{name} as a Tensor is not supported for capturable=False and foreach=True; leave foreach out"
+                )
 
 
 def _check_reference(group: Group, engine: Engine, rule: Rule) -> None:
@@ -253,28 +273,27 @@ def _has_decay_of_adamw(group: Group) -> bool:
     return not isinstance(group["weight_decay"], Tensor) and group["weight_decay"] >= DECAY_OF_ADAMW
 
 
-def check_params(group: Group, owner: str) -> None:
-    """Refuse parameters that the chosen kernel cannot take."""
-    if not group["fused"]:
-        return
-    supported = _get_fused_kernels_supported_devices()
-    for p in group["params"]:
-        if not (torch.is_floating_point(p) and p.device.type in supported):
-            raise RuntimeError(
-                f"fused=True requires all the params to be floating point tensors on one of {supported}, but {owner} "
-                f"got {p.dtype} on {p.device.type}; leave fused out"
-            )
+def check_params(optimizer: Optimizer) -> None:
+    """Refuse parameters and gradients that the chosen kernels cannot take, before anything is changed.
 
-
-def refuse_sparse_gradients(optimizer: Optimizer) -> None:
-    """Refuse sparse gradients before anything is changed."""
+    Parameters are looked at when they have a gradient, not at construction: a model that starts on the meta device gets
+    its memory later.
+    """
     for group in optimizer.param_groups:
         for p in group["params"]:
-            if p.grad is not None and p.grad.layout != torch.strided:
+            if p.grad is None:
+                continue
+            if p.grad.layout != torch.strided:
                 raise RuntimeError(
                     f"{type(optimizer).__name__} does not support sparse gradients (a parameter of shape "
                     f"{tuple(p.shape)} has one); build the embedding with sparse=False, or give that parameter to "
                     "torch.optim.SparseAdam"
+                )
+            if group["fused"] and not (torch.is_floating_point(p) and _has_fused_kernels(p.device.type)):
+                raise RuntimeError(
+                    f"`fused=True` requires all the params to be floating point Tensors of supported devices: "
+                    f"{_get_fused_kernels_supported_devices()}, but {type(optimizer).__name__} got {p.dtype} on "
+                    f"{p.device.type}; leave fused out"
                 )
 
 

@@ -38,6 +38,7 @@ class Adam(Engine):
 
     name = "adam"
     has_fused = True
+    refuses_tensors_with_foreach = True
     scalars = {"weight_mean": 0.0, "weight_power": 0.0}
     units = {"exp_avg": "weight_mean", "exp_avg_sq": "weight_power"}
 

@@ -70,6 +70,8 @@ class Engine:
     name: ClassVar[str]
     #: Whether one of torch's fused kernels can do the update.
     has_fused: ClassVar[bool] = False
+    #: Whether torch's optimizer of this name refuses a learning rate or decay rates that are tensors with foreach=True.
+    refuses_tensors_with_foreach: ClassVar[bool] = False
     #: Scalars of a parameter beside its step count, and their initial values.
     scalars: ClassVar[dict[str, float]] = {}
     #: State tensors that the host keeps divided by one of the scalars (normalised moments, see above).
@@ -97,7 +99,7 @@ def descent_gradient(bucket: Bucket, group: Group, ops: Any) -> Tensors:
     """The gradient of what is minimized: negated to maximize, with L2 decay added before weighting, as published."""
     decay = 0.0 if group.get("decoupled_weight_decay") else group["weight_decay"]
     if decay:
-        h = ops.mul(bucket.params, decay)
+        h = ops.mul(bucket.params, as_float(decay))
         (ops.sub_ if group["maximize"] else ops.add_)(h, bucket.grads)
         return h
     return ops.neg(bucket.grads) if group["maximize"] else bucket.grads
@@ -120,7 +122,7 @@ def masked(xs: Tensors, proceed: bool | Tensor) -> Tensors:
 def decay_decoupled(bucket: Bucket, group: Group, lr: Number, proceed: bool | Tensor, ops: Any) -> None:
     """AdamW's decay: shrink the parameters themselves, by lr * weight_decay."""
     if group.get("decoupled_weight_decay") and group["weight_decay"]:
-        ops.mul_(bucket.params, 1 - amount_or_zero(lr, proceed) * group["weight_decay"])
+        ops.mul_(bucket.params, 1 - amount_or_zero(lr, proceed) * as_float(group["weight_decay"]))
 
 
 def decay_or_one(beta: Number, proceed: bool | Tensor) -> Number:
@@ -178,13 +180,13 @@ def update_weight_moment(moment: Scalar, size: float, beta: float) -> tuple[floa
 
 def as_float(value: Number) -> Number:
     """An option as a float (torch allows tensors), unless autograd has to follow it."""
-    return value if isinstance(value, Tensor) and value.requires_grad else float(value)
+    return value.reshape(()) if isinstance(value, Tensor) and value.requires_grad else float(value)
 
 
-def betas_of(group: Group) -> tuple[float, float]:
-    """The decay rates as floats; torch allows tensors."""
-    beta1, beta2 = group["betas"]
-    return float(beta1), float(beta2)
+def betas_of(group: Group) -> tuple[Number, Number]:
+    """The decay rates, as floats unless autograd has to follow them."""
+    beta1, beta2 = betas = group["betas"]
+    return betas if type(beta1) is type(beta2) is float else (as_float(beta1), as_float(beta2))
 
 
 def eps_of(group: Group) -> float:

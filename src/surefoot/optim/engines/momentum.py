@@ -47,7 +47,8 @@ class Momentum(Engine):
         return group["momentum"]
 
     def update(self, bucket: Bucket, group: Group, weight: Number, proceed: bool | Tensor) -> None:
-        beta, ops = float(group["momentum"]), ops_of(bucket.path)
+        beta, ops = group["momentum"], ops_of(bucket.path)
+        beta = beta if type(beta) is float else as_float(beta)
         buffers = bucket.state[0]
         if isinstance(weight, Tensor):
             lr, t = group["lr"], next_step(bucket, proceed)

@@ -32,6 +32,10 @@ def _saved(x: Any) -> Any:
     return x.clone() if torch.is_grad_enabled() and isinstance(x, Tensor) else x
 
 
+def _product(x: Tensor, y: Any) -> Tensor:
+    return (_saved(x) if isinstance(y, Tensor) and y.requires_grad else x) * y
+
+
 def _of_one(operation: Callable[[Tensor], Tensor]) -> Any:
     return staticmethod(lambda xs: [operation(x) for x in xs])
 
@@ -47,7 +51,7 @@ def _of_two(operation: Callable[[Tensor, Any], Tensor]) -> Any:
 class ForLoop:
     """One after the other."""
 
-    mul, mul_ = _of_two(torch.mul), _of_two(Tensor.mul_)
+    mul, mul_ = _of_two(_product), _of_two(Tensor.mul_)
     add_, sub_ = _of_two(Tensor.add_), _of_two(Tensor.sub_)
     div, div_ = _of_two(lambda x, y: _saved(x) / _saved(y)), _of_two(Tensor.div_)
     neg, sqrt, abs = _of_one(torch.neg), _of_one(torch.sqrt), _of_one(torch.abs)
