@@ -5,13 +5,17 @@ from __future__ import annotations
 import errno
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from surefoot.lab import Task, compare
+from surefoot.lab.spec.config import OptimizerConfig, RunConfig, TaskConfig
 from surefoot.lab.store import (
     Busy,
     MetricsLog,
+    Run,
     StoreError,
     open_folder,
     read_metrics,
@@ -19,6 +23,7 @@ from surefoot.lab.store import (
     read_runs,
     record_directions,
     write_atomic,
+    write_config,
 )
 
 
@@ -243,3 +248,78 @@ def test_state_of_a_run(tmp_path: Path) -> None:
 def test_a_missing_folder_is_reported(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="is not a folder"):
         read_runs(tmp_path / "nothing")
+
+
+def edit(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+
+
+@pytest.fixture
+def computed(tiny_task: Callable[..., Task], tmp_path: Path) -> list[Run]:
+    """Two seeds of one optimizer, three epochs each."""
+    return compare(tiny_task(), ["sgd"], seeds=2, epochs=3, out=tmp_path / "runs", progress=False).runs
+
+
+def test_a_record_that_nobody_touched_is_not_edited(computed: list[Run]) -> None:
+    assert [(run.edited, run.chained) for run in computed] == [("", True)] * 2
+    assert [(read_run(run.folder).edited, len(run.epochs)) for run in computed] == [("", 3)] * 2
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "edited"),
+    [
+        ("metrics.jsonl", '"epoch": 2, "step": 10', '"epoch": 2, "step": 11', "line 2 of metrics.jsonl"),
+        ("metrics.jsonl", '"skipped": 0', '"skipped": 1', "line 1 of metrics.jsonl"),
+        ("config.json", '"lr": 0.001', '"lr": 0.002', "config.json"),
+        ("config.json", '"seed": 0', '"seed": 7', "config.json"),
+        ("config.json", '"name": "tiny"', '"name": "huge"', "config.json"),
+    ],
+)
+def test_an_edited_record_is_noticed(computed: list[Run], file: str, old: str, new: str, edited: str) -> None:
+    folder = computed[0].folder
+    edit(folder / file, old, new)
+    assert read_run(folder).edited == edited
+
+
+def test_lines_that_were_deleted_or_copied_from_another_run_are_noticed(computed: list[Run]) -> None:
+    first, second = (run.folder / "metrics.jsonl" for run in computed)
+    whole = second.read_bytes()
+    second.write_bytes(first.read_bytes())
+    assert read_run(second.parent).edited == "line 1 of metrics.jsonl"
+    second.write_bytes(whole)
+    lines = whole.decode().splitlines(keepends=True)
+    plain = lines[1].partition(', "chain"')[0] + "}\n"
+    second.write_text(lines[0] + plain + lines[2])  # a line that lost its hash
+    assert read_run(second.parent).edited == "line 2 of metrics.jsonl"
+    assert not read_run(second.parent).chained
+
+
+def test_a_run_under_the_key_of_another_is_noticed(computed: list[Run]) -> None:
+    folder, key = computed[0].folder, computed[0].config.key
+    other = computed[0].config.with_changes(seed=5)
+    write_config(folder, other)  # with the right key for its content, in the old folder
+    assert other.key != key
+    assert read_run(folder).edited == "config.json"
+
+
+def test_lines_without_hashes_are_read_and_the_next_one_seals_them(tmp_path: Path) -> None:
+    config = RunConfig(TaskConfig("toy"), OptimizerConfig("Adam"), seed=0, epochs=3).with_changes()
+    write_config(tmp_path, config)
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"epoch": 1, "train_loss": 1.0}\n{"epoch": 2}\n')
+    assert (read_run(tmp_path).edited, read_run(tmp_path).chained) == ("", False)
+    log = MetricsLog(path, config.key)
+    log.append({"epoch": 3})
+    log.close()
+    assert (read_run(tmp_path).edited, read_run(tmp_path).chained) == ("", False)
+    edit(path, "1.0", "0.5")
+    assert read_run(tmp_path).edited == "line 3 of metrics.jsonl"
+
+
+def test_trials_are_left_out_unless_asked_for(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", purpose="tune")
+    write_run(tmp_path / "b", label="AdamS", purpose="report")
+    assert [run.label for run in read_runs(tmp_path)] == ["AdamS"]
+    assert [run.label for run in read_runs(tmp_path, tuning=True)] == ["Adam", "AdamS"]

@@ -8,6 +8,7 @@ functions of the lab, nothing of the modules between them.
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import shutil
@@ -116,10 +117,20 @@ def same(left: Any, right: Any) -> bool:
 
 
 def whole_lines(folder: Path) -> list[Row]:
-    """The rows of a run as the file has them, without a last line that was torn."""
+    """The rows of a run as the file has them, without their hashes and without a last line that was torn."""
     path = folder / "metrics.jsonl"
     data = path.read_bytes() if path.exists() else b""
-    return [json.loads(line) for line in data[: data.rfind(b"\n") + 1].splitlines()]
+    rows = [json.loads(line) for line in data[: data.rfind(b"\n") + 1].splitlines()]
+    return [{name: value for name, value in row.items() if name != "chain"} for row in rows]
+
+
+def chained_lines(rows: list[Row], key: str) -> str:
+    """The file of these rows: every line ends with a hash of itself and of the hash before it, the first of the key."""
+    text, last = "", key
+    for body in map(json.dumps, rows):
+        last = hashlib.sha256(f"{last}{body}".encode()).hexdigest()[:16]
+        text += f'{body[:-1]}, "chain": "{last}"}}\n'
+    return text
 
 
 def recorded_config(folder: Path) -> dict[str, Any]:
@@ -281,7 +292,7 @@ class RunFolders(RuleBasedStateMachine):
         """A run that was computed to its end leaves its last checkpoint, and no error, torn line or part of a file."""
         rows, saved = whole_lines(folder), checkpoint(folder)
         diverged = rows[-1]["diverged"]
-        assert (folder / "metrics.jsonl").read_text() == "".join(json.dumps(row) + "\n" for row in rows)
+        assert (folder / "metrics.jsonl").read_text() == chained_lines(rows, recorded_config(folder)["key"])
         assert {path.name for path in folder.iterdir()} - {"checkpoint.pt"} == {"config.json", "metrics.jsonl", "lock"}
         assert (saved is None) if diverged else (saved is not None and saved["epoch"] == rows[-1]["epoch"])
 
@@ -460,8 +471,10 @@ class RunFolders(RuleBasedStateMachine):
             self.rows[folder], self.keys[folder] = rows, config["key"]
         endings = [key for folder, key in self.keys.items() if folder.name.endswith(f"-{key[:8]}")]
         assert len(endings) == len(set(endings)), "a run was not found by its key, and begun again"
-        runs = {run.folder: run.epochs for run in read_runs(self.out)}
-        assert runs == self.rows
+        recorded = read_runs(self.out)
+        assert {run.folder: run.epochs for run in recorded} == self.rows
+        assert not any(run.edited for run in recorded)
+        assert all(run.chained for run in recorded)
         assert {path: path.read_bytes() for path in self.others} == self.others
 
     def check_checkpoint(self, folder: Path) -> None:

@@ -65,7 +65,7 @@ def runs(
     from surefoot.lab.run.progress import losses
     from surefoot.lab.store import read_runs
 
-    recorded = read_runs(folder)
+    recorded = read_runs(folder, tuning=True)
     if not recorded:
         raise _no_runs(folder)
     for run in recorded:

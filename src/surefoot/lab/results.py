@@ -33,7 +33,7 @@ class Results:
     @classmethod
     def read(cls, folder: Path | str) -> Results:
         """The results under a folder that a comparison wrote to."""
-        runs = read_runs(folder)
+        runs = read_runs(folder, tuning=True)
         return cls(runs, {str(run.folder): run.error for run in runs if run.error})
 
     @property

@@ -4,6 +4,9 @@ A run folder holds `config.json` (what was asked), `metrics.jsonl` (one JSON obj
 continue from) and, when user code raised, `error.txt`. `task.json` beside the run folders holds directions of metrics
 that were corrected later.
 
+Each line of `metrics.jsonl` ends with a hash of itself and of the line before it; the first one is chained to the run's
+key. So a line that was edited is noticed, and so is the file of another run. Lines of earlier versions have no hash.
+
 A checkpoint holds the line of its epoch and is written before the line is appended. So a line that is missing after a
 kill is in the checkpoint, and a finished run has its last checkpoint. Short epochs do not get a checkpoint each: those
 after the last one are trained again after a kill. Training is deterministic, so their lines stay as they are.
@@ -12,6 +15,7 @@ after the last one are trained again after a kill. Training is deterministic, so
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import re
@@ -22,7 +26,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from surefoot.lab.spec.config import FORMAT, ConfigError, RunConfig
+from surefoot.lab.spec.config import FORMAT, ConfigError, Purpose, RunConfig
 
 
 class StoreError(RuntimeError):
@@ -52,6 +56,10 @@ class Run:
     folder: Path
     config: RunConfig
     epochs: list[dict[str, Any]]
+    #: Which part of the record contradicts its hashes: it was edited, or belongs to another run. Empty if none does.
+    edited: str = ""
+    #: Whether every epoch has its hash; runs of earlier versions have none.
+    chained: bool = True
 
     @property
     def label(self) -> str:
@@ -85,7 +93,7 @@ class Run:
     def cut_to(self, epochs: int) -> Run:
         """The run as it was after so many epochs; its folder may hold a longer one."""
         rows = [row for row in self.epochs if row["epoch"] <= epochs]
-        return Run(self.folder, replace(self.config, epochs=epochs), rows)
+        return replace(self, config=replace(self.config, epochs=epochs), epochs=rows)
 
     @property
     def state(self) -> str:
@@ -111,8 +119,15 @@ def read_run(folder: Path) -> Run:
     if corrected:
         task = replace(config.task, higher_is_better={**config.task.higher_is_better, **corrected})
         config = replace(config, task=task)
-    rows, _ = read_metrics(folder / "metrics.jsonl")
-    return Run(folder, config, rows)
+    log = _read_log(folder / "metrics.jsonl", config.key)
+    edited = "config.json" if _is_edited(folder, config) else log.edited
+    return Run(folder, config, log.rows, edited, log.chained)
+
+
+def _is_edited(folder: Path, config: RunConfig) -> bool:
+    """Whether a configuration is not the one that the run's key, or the name of its folder, was made from."""
+    named = _RUN_FOLDER.fullmatch(folder.name) is not None
+    return config.with_changes().key != config.key or (named and not config.key.startswith(folder.name[-8:]))
 
 
 def record_directions(run: Run, directions: Mapping[str, bool]) -> None:
@@ -143,10 +158,13 @@ def _read_directions(folder: Path) -> dict[str, dict[str, bool]]:
         raise StoreError(f"{path} cannot be read ({error!r}); delete it, and run the comparison again") from error
 
 
-def read_runs(root: Path | str) -> list[Run]:
+def read_runs(root: Path | str, *, tuning: bool = False) -> list[Run]:
     """Read every run folder under `root`, in the order of the comparison: the baseline first.
 
     Other programs call a file `config.json` too; folders that are not runs are left out.
+
+    Args:
+        tuning: also the runs that only chose a setting, which are no results.
     """
     root = Path(root)
     if not root.is_dir():
@@ -156,6 +174,7 @@ def read_runs(root: Path | str) -> list[Run]:
         inside = path.parent.relative_to(root)
         if not any(part.startswith(".") for part in inside.parts) and _is_run(path.parent):
             runs.append(read_run(path.parent))
+    runs = [run for run in runs if tuning or run.config.purpose != Purpose.TUNING]
     runs.sort(key=lambda run: (run.task, run.config.optimizer.position, run.label, run.seed))
     return runs
 
@@ -235,22 +254,49 @@ def claim(folder: Path, config: RunConfig) -> None:
     (folder / "error.txt").unlink(missing_ok=True)
 
 
+@dataclass(frozen=True)
+class _Log:
+    """The complete lines of a metrics file.
+
+    Args:
+        rows: What they record.
+        size: How many bytes they take.
+        last: The hash of the last line, to chain the next one to.
+        chained: Whether every line has its hash.
+        edited: The first line whose hash is wrong, in words; empty if there is none.
+    """
+
+    rows: list[dict[str, Any]]
+    size: int
+    last: str
+    chained: bool
+    edited: str = ""
+
+
 def read_metrics(path: Path) -> tuple[list[dict[str, Any]], int]:
     """Read the complete lines of a metrics file: the rows, and how many bytes they take.
 
     A last line without its end was being written when the process died and does not count.
     """
+    log = _read_log(path)
+    return log.rows, log.size
+
+
+def _read_log(path: Path, key: str = "") -> _Log:
+    """Read a metrics file; with the key of its run its hashes are checked."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:
-        return [], 0
+        return _Log([], 0, key, chained=True)
     except OSError as error:
         raise StoreError(f"{path} cannot be read: {error.strerror}") from error
     size = data.rfind(b"\n") + 1
     rows: list[dict[str, Any]] = []
+    last, links, edited = key, 0, ""
     for number, line in enumerate(data[:size].splitlines(), start=1):
+        body, link = _without_link(line)
         try:
-            row = json.loads(line)
+            row = json.loads(body)
             in_order = row["epoch"] == (rows[-1]["epoch"] + 1 if rows else int(row["epoch"]))
             in_order = in_order and all(value is None or isinstance(value, int | float) for value in row.values())
         except (ValueError, KeyError, TypeError, AttributeError):
@@ -258,21 +304,27 @@ def read_metrics(path: Path) -> tuple[list[dict[str, Any]], int]:
         if not in_order:
             raise StoreError(f"{path} is damaged at line {number}; delete its folder to compute this run again")
         rows.append(row)
-    return rows, size
+        expected = _link(body, last) if key else ""
+        # A line without a hash is one of an earlier version, unless lines with one came before it.
+        if key and not edited and (link != expected if link else links):
+            edited = f"line {number} of metrics.jsonl"
+        last, links = link or expected, links + bool(link)
+    return _Log(rows, size, last, links == len(rows), edited)
 
 
 class MetricsLog:
-    """Appends epochs to `metrics.jsonl`, a whole line or nothing."""
+    """Appends epochs to `metrics.jsonl`, a whole line or nothing; with the run's key the lines are chained."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.rows, self._size = read_metrics(path)
+    def __init__(self, path: Path, key: str = "") -> None:
+        self.path, self._key = path, key
+        log = _read_log(path, key)
+        self.rows, self._size, self._last = log.rows, log.size, log.last
         with explained(path):
             self._file = open(path, "ab", buffering=0)  # noqa: SIM115 (it stays open as long as the run)
             self._file.truncate(self._size)
 
     def append(self, row: Mapping[str, Any]) -> None:
-        line = _line(row)
+        line, link = _line(row, self._last)
         with explained(self.path):
             try:
                 if self._file.write(line) != len(line):
@@ -280,14 +332,15 @@ class MetricsLog:
             except OSError:
                 self._file.truncate(self._size)
                 raise
-        self._size += len(line)
+        self._size, self._last = self._size + len(line), link
         self.rows.append(dict(row))
 
     def cut(self, epoch: int) -> None:
         """Forget the epochs from `epoch` on."""
         self._file.close()
-        write_atomic(self.path, b"".join(_line(row) for row in self.rows if row["epoch"] < epoch))
-        self.__init__(self.path)  # type: ignore[misc]
+        kept = sum(row["epoch"] < epoch for row in self.rows)
+        write_atomic(self.path, b"".join(self.path.read_bytes().splitlines(keepends=True)[:kept]))
+        self.__init__(self.path, self._key)  # type: ignore[misc]
 
     def sync(self) -> None:
         with explained(self.path):
@@ -297,8 +350,29 @@ class MetricsLog:
         self._file.close()
 
 
-def _line(row: Mapping[str, Any]) -> bytes:
-    return (json.dumps(row, allow_nan=False) + "\n").encode()
+_LINK = b', "chain": "'
+
+
+def _line(row: Mapping[str, Any], last: str) -> tuple[bytes, str]:
+    """The line of a row, and its hash; without anything to chain it to it has none."""
+    body = json.dumps(row, allow_nan=False).encode()
+    link = _link(body, last) if last else ""
+    return (body[:-1] + _LINK + link.encode() + b'"}' if link else body) + b"\n", link
+
+
+def _link(body: bytes, last: str) -> str:
+    """The hash of a line, chained to that of the line before it."""
+    return hashlib.sha256(last.encode() + body).hexdigest()[:16]
+
+
+def _without_link(line: bytes) -> tuple[bytes, str]:
+    """A line as it was hashed, and its hash; empty if it has none.
+
+    >>> _without_link(b'{"epoch": 1, "chain": "00ff"}'), _without_link(b'{"epoch": 1}')
+    ((b'{"epoch": 1}', '00ff'), (b'{"epoch": 1}', ''))
+    """
+    body, separator, link = line.rpartition(_LINK)
+    return (body + b"}", link.removesuffix(b'"}').decode(errors="replace")) if separator else (line, "")
 
 
 def write_atomic(path: Path, data: bytes) -> None:

@@ -102,7 +102,7 @@ def unpack_archive(path: Path, out: Path) -> int:
         if (folder / "config.json").exists() or not (run.finished or run.diverged):
             continue
         with open_folder(folder):
-            log = MetricsLog(folder / "metrics.jsonl")
+            log = MetricsLog(folder / "metrics.jsonl", run.config.key)
             for row in run.epochs:
                 log.append(row)
             log.close()

@@ -20,7 +20,7 @@ from surefoot.lab.run.trainer import Trainer, flushes_subnormals
 from surefoot.lab.spec.config import RunConfig, folder_of
 from surefoot.lab.spec.contestant import Contestant
 from surefoot.lab.spec.task import Task
-from surefoot.lab.store import Run, StoreError
+from surefoot.lab.store import Run, StoreError, read_metrics
 
 MakeTask = Callable[..., Task]
 
@@ -140,7 +140,7 @@ def test_interrupted_anywhere_it_goes_on_bit_for_bit(
         with pytest.raises(Interrupted):
             run(config, task, folder, kill)
         assert (folder / "checkpoint.pt").exists() == (pause == 0)
-        recorded = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        recorded, _ = read_metrics(folder / "metrics.jsonl")
         assert [runner.without_timing(row) for row in recorded] == whole[: len(recorded)]
     seconds = [json.loads(line)["seconds"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
     finished = run(config, task, folder)

@@ -55,7 +55,7 @@ def test_every_optimizer_gets_the_same_budget(
     assert "AdamCB eta=0.1 sets eta itself: tuned over lr." in result.notes
     for study in result.studies:
         assert len({str(trial.options) for trial in study.trials}) == 7  # no setting twice
-    runs = read_runs(tmp_path)
+    runs = read_runs(tmp_path, tuning=True)
     assert {run.seed for run in runs} == {1000}
     assert {run.config.purpose for run in runs} == {"tune"}
     assert len(runs) == 21
@@ -135,7 +135,7 @@ def test_bad_trials_are_stopped_early(tiny_task: MakeTask, tmp_path: Path) -> No
     unpruned = search(tiny_task(), ["adam"], tmp_path, prune=False, **options)
     assert {trial.epochs for trial in unpruned.studies[0].trials} == {18}
     # a trial that was stopped early goes on from its checkpoint, and whole runs are found done
-    assert len([run for run in read_runs(tmp_path) if run.config.optimizer.schedule is None]) == 14
+    assert len([run for run in read_runs(tmp_path, tuning=True) if run.config.optimizer.schedule is None]) == 14
     assert rungs_of(1) == (1,)
 
 
@@ -203,7 +203,7 @@ def test_command_table_report_and_the_comparison_that_follows(tmp_path: Path) ->
     command[command.index("--seeds") + 1] = "2"
     followed = surefoot(*command, "-q")
     assert followed.exit_code == 0, followed.output
-    runs = read_runs(out)
+    runs = read_runs(out, tuning=True)
     reported = [run for run in runs if run.config.purpose == "report"]
     assert {run.config.optimizer.options["lr"] for run in reported} == {1e-3}
     checked = surefoot("report", out, "--check")

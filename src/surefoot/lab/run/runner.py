@@ -72,7 +72,7 @@ def run(
         if is_done(folder, config):  # by the command we waited for
             return read_run(folder)
         claim(folder, config)
-        log = MetricsLog(folder / "metrics.jsonl")
+        log = MetricsLog(folder / "metrics.jsonl", config.key)
         try:
             with pinned_arithmetic(config.threads):
                 contestant = contestant or contestant_of(config)
