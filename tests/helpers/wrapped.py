@@ -25,6 +25,7 @@ BASES: dict[str, Callable[[Any], Optimizer]] = {
     "Muon": lambda params: torch.optim.Muon(params, lr=0.01),
     "ScheduleFree": lambda params: schedulefree.AdamWScheduleFree(params, lr=0.01, weight_decay=0.01),
     "Lion": lambda params: pytorch_optimizer.Lion(params, lr=0.001),
+    "Lookahead": lambda params: pytorch_optimizer.Lookahead(torch.optim.Adam(params, lr=0.01), k=2),
 }
 every_base = pytest.mark.parametrize("name", BASES)
 

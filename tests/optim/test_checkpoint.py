@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
+import re
+import warnings
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,7 @@ from surefoot import (
     AdamCB,
     AdamS,
     AdamUCB,
+    AdamWS,
     EtaSchedule,
     LossAware,
     LossWeighted,
@@ -410,3 +413,44 @@ def test_an_eta_that_the_rule_has_no_meaning_for_is_refused_when_it_is_loaded() 
     saved = AdamUCB([p], eta=-0.1).state_dict()
     with pytest.raises(ValueError, match=r"Invalid eta value: -0\.1; the s rule takes"):
         AdamS([p]).load_state_dict(saved)
+
+
+def stepped(cls: Any, **options: Any) -> Any:
+    p = Parameter(torch.ones(2))
+    p.grad = torch.ones(2)
+    optimizer = cls([p], **options)
+    optimizer.step(loss=1.0)
+    return optimizer
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_the_eta_of_another_rule_is_said(wrapped: bool) -> None:
+    def make(cls: Any, rule: str) -> Any:
+        if not wrapped:
+            return stepped(cls)
+        return stepped(lambda params: LossWeighted(torch.optim.SGD(params, lr=0.1), rule))
+
+    saved = through_a_file(make(AdamS, "s").state_dict())
+    optimizer = make(AdamUCB, "ucb")
+    message = (
+        f"the checkpoint is of the rule 's', and its eta=0.0001 now goes with the rule 'ucb' of "
+        f"{type(optimizer).__name__}; to have another eta, set it in param_groups after loading (the default of 'ucb' "
+        "is 0.01)"
+    )
+    with pytest.warns(UserWarning, match=re.escape(message)) as caught:
+        optimizer.load_state_dict(saved)
+    assert len(caught) == 1
+    assert optimizer.param_groups[0]["eta"] == 1e-4
+    assert "loss_rule" not in optimizer.param_groups[0]
+    assert optimizer.state_dict()["param_groups"][0]["loss_rule"] == "ucb"
+
+
+def test_nothing_is_said_of_the_same_rule_or_of_a_checkpoint_that_names_none() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        saved = stepped(AdamS).state_dict()
+        stepped(AdamWS).load_state_dict(saved)
+        for group in saved["param_groups"]:
+            del group["loss_rule"]  # as older versions wrote them
+        stepped(AdamUCB).load_state_dict(saved)
+        stepped(AdamUCB).load_state_dict(torch.optim.Adam([Parameter(torch.ones(2))]).state_dict())

@@ -509,8 +509,8 @@ def test_resumed_training_is_bit_for_bit_the_same(name: str) -> None:
     assert_equal(params_of(model), params_of(again))
 
 
-# A copy of pytorch-optimizer's Lion has lost its flags, with or without a wrapper.
-@pytest.mark.parametrize("name", [name for name in BASES if name != "Lion"])
+# A copy of pytorch-optimizer's Lion has lost its flags, with or without a wrapper, and its Lookahead cannot be copied.
+@pytest.mark.parametrize("name", [name for name in BASES if name not in ("Lion", "Lookahead")])
 def test_copies_and_pickles_go_on_as_the_original(name: str) -> None:
     for duplicate in (copy.deepcopy, lambda pair: pickle.loads(pickle.dumps(pair))):
         model = make_model()
@@ -537,6 +537,64 @@ def test_checkpoints_of_the_base_go_in_and_out() -> None:
     cut["param_groups"][0]["seen"] = torch.zeros(3)
     with pytest.raises(ValueError, match="3 entries"):
         optimizer.load_state_dict(cut)
+
+
+def test_a_base_with_a_form_of_its_own_is_saved_in_it() -> None:
+    """pytorch_optimizer.Lookahead writes neither state nor param_groups."""
+    model = make_model()
+    optimizer = LossWeighted(BASES["Lookahead"](model.parameters()), "ucb", eta=0.3)
+    train(model, optimizer, range(3))
+    saved = through_a_file(optimizer.state_dict())
+    assert {"lookahead_state", "base_optimizer", "param_groups"} == saved.keys()
+    other = LossWeighted(BASES["Lookahead"](model.parameters()), "ucb", eta=0.1)
+    other.load_state_dict(saved)
+    assert other.param_groups[0]["eta"] == 0.3
+    assert_equal(other.param_groups[0]["seen"], optimizer.param_groups[0]["seen"])
+    alone = BASES["Lookahead"](model.parameters())
+    alone.param_groups[0]["lr"] = 0.5
+    optimizer.load_state_dict(alone.state_dict())
+    assert optimizer.param_groups[0]["lr"] == 0.5
+    assert optimizer.param_groups[0]["eta"] == 0.3
+    assert optimizer.param_groups[0]["seen"][0] == 0
+    alone.load_state_dict(saved)
+    train(model, optimizer, range(3))
+    with pytest.raises(KeyError, match="lookahead_state"):  # Lookahead's own refusal
+        optimizer.load_state_dict({"something": 1})
+
+
+CLOSURE_ONLY: dict[str, Callable[[Any], Optimizer]] = {
+    "SAM": lambda params: pytorch_optimizer.SAM(params, torch.optim.SGD, lr=0.1),
+    "AliG": lambda params: pytorch_optimizer.AliG(params),
+    "CallsClosure": lambda params: CallsClosure(params, lr=0.1),
+}
+
+
+class CallsClosure(torch.optim.SGD):
+    def step(self, closure: Any = None) -> Any:  # type: ignore[override]
+        loss = closure()
+        super().step()
+        return loss
+
+
+@pytest.mark.parametrize("name", CLOSURE_ONLY)
+def test_a_base_that_needs_its_closure_is_named_before_anything_changes(name: str) -> None:
+    model = make_model()
+    optimizer = LossWeighted(CLOSURE_ONLY[name](model.parameters()))
+    before = copy.deepcopy([params_of(model), optimizer.confidence()])
+    loss = loss_at(model, 0)
+    loss.backward()
+    with pytest.raises(TypeError, match=rf"{name} evaluates the closure by itself, .* surefoot\.weigh instead"):
+        optimizer.step(loss=loss)
+    torch.testing.assert_close([params_of(model), optimizer.confidence()], before, rtol=0, atol=0)
+
+
+def test_other_errors_of_a_base_are_its_own() -> None:
+    class Broken(torch.optim.SGD):
+        def step(self, closure: Any = None) -> Any:  # type: ignore[override]
+            raise RuntimeError("out of memory")
+
+    with pytest.raises(RuntimeError, match="out of memory"):
+        LossWeighted(Broken(make_model().parameters(), lr=0.1)).step(loss=1.0)
 
 
 def test_groups_and_state_are_the_base_s_own() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import torch
@@ -11,6 +12,9 @@ from torch.optim import Optimizer
 from surefoot.optim.engines.base import Engine
 from surefoot.rules import Rule
 from surefoot.statistics import LossStats, no_statistics, widest_float
+
+#: The name of the rule in the groups of a checkpoint; it is not an option and not kept after loading.
+RULE = "loss_rule"
 
 
 def check_kind(state_dict: Any, optimizer: Optimizer) -> None:
@@ -34,8 +38,22 @@ def completed(state_dict: dict[str, Any], optimizer: Optimizer, rule: Rule) -> d
         seen = group.get("seen")
         if "eta" in group:
             rule.check(float(group["eta"]))  # the eta of another rule may have another meaning
-        groups.append({**options, **group, "seen": no_statistics() if seen is None else checked(seen)})
+        written = {name: value for name, value in group.items() if name != RULE}
+        groups.append({**options, **written, "seen": no_statistics() if seen is None else checked(seen)})
+    _warn_of_another_rule(state_dict["param_groups"], optimizer, rule)
     return {**state_dict, "param_groups": groups}
+
+
+def _warn_of_another_rule(saved: list[dict[str, Any]], optimizer: Optimizer, rule: Rule) -> None:
+    """Say that the eta of a checkpoint was chosen for another rule; checkpoints of old versions do not name theirs."""
+    other = next((group for group in saved if group.get(RULE, rule.name) != rule.name and "eta" in group), None)
+    if other is not None:
+        warnings.warn(
+            f"the checkpoint is of the rule {other[RULE]!r}, and its eta={float(other['eta']):g} now goes with the "
+            f"rule {rule.name!r} of {type(optimizer).__name__}; to have another eta, set it in param_groups after "
+            f"loading (the default of {rule.name!r} is {rule.eta:g})",
+            stacklevel=6,  # the line that called load_state_dict, or torch's wrapper around it
+        )
 
 
 def checked(seen: Any) -> Tensor:
@@ -70,11 +88,14 @@ def portable_groups(optimizer: Optimizer, state_dict: dict[str, Any]) -> list[di
     """
     devices = [p.device for group in optimizer.param_groups for p in group["params"]]
     dtype = torch.float32 if any(widest_float(device) is torch.float32 for device in devices) else torch.float64
+    rule = {RULE: optimizer.rule.name} if hasattr(optimizer, "rule") else {}
     groups = []
-    for group in state_dict["param_groups"]:  # a wrapped optimizer may write them in another way
+    # A wrapped optimizer may write them in another way, or elsewhere in a form of its own.
+    options = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
+    for group in state_dict.get("param_groups", options):
         plain = {name: as_plain(value) for name, value in group.items() if name != "params"}
         seen = {"seen": group["seen"].to(dtype, copy=True)} if "seen" in group else {}
-        groups.append({**group, **plain, **seen})
+        groups.append({**group, **plain, **seen, **(rule if "eta" in group else {})})
     return groups
 
 

@@ -182,6 +182,16 @@ class LossWeighted(Wrapper):
             for p, grad in saved_gradients:
                 p.grad = grad
 
+    def _step_base(self, closure: Callable[[], Any] | None = None, **arguments: Any) -> Any:
+        try:
+            return super()._step_base(closure, **arguments)
+        except Exception as error:
+            if "closure" in f"{type(error).__name__} {error}".lower() or "'NoneType' object is not callable" in str(
+                error
+            ):
+                raise TypeError(_NEEDS_CLOSURE.format(name=type(self.base).__name__)) from error
+            raise
+
     def _completed_checkpoint(self, state_dict: dict[str, Any]) -> dict[str, Any]:
         return checkpoint.completed(state_dict, self, self.rule)
 
@@ -206,6 +216,12 @@ def weighted(grads: list[Tensor], weight: Number, coasting: bool | Tensor) -> li
     return copies
 
 
+_NEEDS_CLOSURE = (
+    "{name} evaluates the closure by itself, so its gradients cannot be weighted from outside; weigh the loss inside "
+    "the closure with surefoot.weigh instead"
+)
+
+
 def check_base(base: Any) -> None:
     """Refuse what cannot be wrapped."""
     check_is_optimizer(base, "LossWeighted")
@@ -214,10 +230,7 @@ def check_base(base: Any) -> None:
         raise TypeError(f"{name} weighs its gradients by the loss already; use it as it is")
     closure = inspect.signature(type(base).step).parameters.get("closure")
     if closure is not None and closure.default is inspect.Parameter.empty:
-        raise TypeError(
-            f"{name} evaluates the closure by itself, so its gradients cannot be weighted from outside; "
-            "weigh the loss inside the closure with surefoot.weigh instead"
-        )
+        raise TypeError(_NEEDS_CLOSURE.format(name=name))
     if "eta" in base.defaults:
         raise ValueError(
             f"{name} has an 'eta' of its own, which LossWeighted would overwrite; weigh the loss with surefoot.weigh "

@@ -102,9 +102,23 @@ class Wrapper(TakesLoss):
         for pre_hook in self._optimizer_load_state_dict_pre_hooks.values():
             changed = pre_hook(self, state_dict)
             state_dict = state_dict if changed is None else changed
-        self.base.load_state_dict(self._completed_checkpoint(state_dict))
+        self._load_base(state_dict)
         for post_hook in self._optimizer_load_state_dict_post_hooks.values():
             post_hook(self)
+
+    def _load_base(self, state_dict: dict[str, Any]) -> None:
+        """Load the base, and what the wrapper keeps in the groups."""
+        if "state" in state_dict or "param_groups" in self.base.state_dict():
+            self.base.load_state_dict(self._completed_checkpoint(state_dict))
+            return
+        # The base has a form of its own, such as pytorch_optimizer.Lookahead; the wrapper has added the groups to it.
+        groups = state_dict.get("param_groups", [])
+        groups = self._completed_checkpoint({"state": {}, "param_groups": groups})["param_groups"]
+        self.base.load_state_dict({name: value for name, value in state_dict.items() if name != "param_groups"})
+        for group, options in zip(self.param_groups, groups):
+            group.update(options)
+        for group in self.param_groups:
+            self._complete(group)
 
     def __getstate__(self) -> dict[str, Any]:
         kept = {name: self.__dict__[name] for name in ("base", *self.settings)}
