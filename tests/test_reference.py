@@ -1,201 +1,54 @@
-"""reference=True against a second, literal transcription of the paper: Algorithms 1 and 2 as they are printed."""
+"""The oracle itself, against numbers computed by hand: what everything else is compared with."""
 
 from __future__ import annotations
 
-import math
-from typing import Any
-
 import pytest
 import torch
-from torch import Tensor
 
-import surefoot.optim.published
-from surefoot import AdamCB, AdamPI, AdamS, AdamUCB, LossAware, Momentum, MomentumCB, MomentumS, MomentumUCB, NAdamUCB
-from surefoot.reference import Reference
-
-LOSSES = [2.3, 1.9, 2.6, 1.2, 1.4, 0.7, 0.9, 0.2]
-SHAPES = [(2, 3), (3,)]
+from surefoot.reference import Reference, algorithm_1, algorithm_2, paper_weight
 
 
-def gradients(seed: int = 0) -> list[list[Tensor]]:
-    generator = torch.Generator().manual_seed(seed)
-    return [[torch.randn(s, dtype=torch.float64, generator=generator) for s in SHAPES] for _ in range(len(LOSSES) + 1)]
-
-
-class Printed:
-    """The while loop of Algorithm 2 (Algorithm 1 for `momentum`), with nothing simplified."""
-
-    def __init__(self, theta: Tensor, kind: str, eta: float, lr: float, decay: float, momentum: bool) -> None:
-        self.theta, self.kind, self.eta, self.lr, self.decay, self.momentum = theta, kind, eta, lr, decay, momentum
-        self.m, self.v = torch.zeros_like(theta), torch.zeros_like(theta)
-        self.r = self.s = 0.0
-        self.t = 0
-
-    def loop_body(self, g: Tensor, loss: float, noise: float) -> None:
-        beta1, beta2, epsilon, eta = 0.9, 0.999, 1e-8, self.eta
-        self.t += 1
-        t = self.t
-        g = g + self.decay * self.theta
-        mu = self.r / (1 - beta1 ** (t - 1) + epsilon)
-        s_hat = self.s / (1 - beta1 ** (t - 1) + epsilon)
-        sigma = math.sqrt(max(s_hat - mu**2, 0.0))
-        if self.kind == "ucb":
-            bracket = sigma + eta * (loss - mu)
-        elif self.kind == "cb":
-            bracket = sigma * abs(mu) - (eta * abs(mu) - sigma) * (loss - mu)
-        else:
-            bracket = sigma + noise * eta * (loss - mu)
-        self.m = beta1 * self.m + (1 - beta1) * bracket * g
-        self.v = beta2 * self.v + (1 - beta2) * bracket**2 * g**2
-        self.r = beta1 * self.r + (1 - beta1) * loss
-        self.s = beta1 * self.s + (1 - beta1) * loss**2
-        m_hat = self.m / (1 - beta1**t)
-        if self.momentum:
-            self.theta = self.theta - self.lr * m_hat
-            return
-        # As the published code does: eps joins the uncorrected root.
-        self.theta = self.theta - self.lr * m_hat * math.sqrt(1 - beta2**t) / (self.v.sqrt() + epsilon)
-
-
-def known_noise(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[int, int], float]:
-    """Replace the noise by draws that the test knows, by step and stream."""
-    drawn: dict[tuple[int, int], float] = {}
-
-    def draw(seed: int, step: int, stream: int) -> float:
-        return drawn.setdefault((step, stream), math.sin(1.0 + 7.0 * len(drawn)))
-
-    monkeypatch.setattr(surefoot.optim.published, "standard_normal", draw)
-    return drawn
-
-
-@pytest.mark.parametrize("maximize", [False, True])
-@pytest.mark.parametrize("decay", [0.0, 0.1])
-@pytest.mark.parametrize(
-    ("cls", "kind", "eta"),
-    [
-        *((AdamUCB, "ucb", 0.5), (AdamUCB, "ucb", -0.5), (AdamCB, "cb", 0.3), (AdamS, "s", 0.8)),
-        *((MomentumUCB, "ucb", 0.5), (MomentumCB, "cb", 0.3), (MomentumS, "s", 0.8)),
-    ],
-)
-def test_the_algorithms_as_printed(
-    cls: type[LossAware], kind: str, eta: float, decay: float, maximize: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    drawn = known_noise(monkeypatch)
-    start, *grads = gradients()
-    params = [x.clone().requires_grad_() for x in start]
-    options: dict[str, Any] = {"lr": 0.05, "eta": eta, "weight_decay": decay, "maximize": maximize}
-    optimizer = cls(params, weighting="paper", reference=True, **options)
-    printed = [Printed(x, kind, eta, 0.05, decay, "Momentum" in cls.__name__) for x in start]
-    for step, (gs, loss) in enumerate(zip(grads, LOSSES)):
-        for p, g in zip(params, gs):
-            p.grad = g.clone()
-        optimizer.step(loss=loss)
-        sign = -1 if maximize else 1
-        noises = [noise for (when, _), noise in sorted(drawn.items()) if when == step]
-        assert len(set(noises)) == len(SHAPES)  # one draw for each tensor
-        for recipe, g, noise in zip(printed, gs, noises):
-            recipe.loop_body(sign * g, sign * loss, noise)
-    for p, recipe in zip(params, printed):
-        torch.testing.assert_close(p.detach(), recipe.theta, rtol=0, atol=1e-9)
-    assert [optimizer.state[p]["step"].item() for p in params] == [len(LOSSES)] * 2
-
-
-def test_the_first_step_keeps_its_sign() -> None:
-    for published in (False, True):
-        p = torch.zeros(1, requires_grad=True)
-        p.grad = torch.ones(1)
-        optimizer = AdamUCB([p], eta=-0.1, reference=published)
-        optimizer.step(loss=2.0)
-        assert float(optimizer.confidence()[0]["weight"]) == pytest.approx(-0.2 if published else 0.2)
-        assert (p.item() > 0) == published
-
-
-def test_eps_is_added_before_bias_correction() -> None:
-    # One step with a root of v of 1e-8 in size: before correction eps weighs sqrt(1 - b2) times as much as after it.
-    moved = {}
-    for published in (False, True):
-        p = torch.zeros(1, dtype=torch.float64, requires_grad=True)
-        p.grad = torch.full((1,), 1e-8, dtype=torch.float64)
-        AdamUCB([p], lr=1.0, eta=1.0, reference=published).step(loss=1.0)
-        moved[published] = -p.item()
-    assert moved[False] == pytest.approx(0.5)
-    assert moved[True] == pytest.approx(1 / (1 + 1 / math.sqrt(1e-3)))
-
-
-def test_default_and_published_agree_where_they_do_not_differ() -> None:
-    # A second loss above the first keeps both weights without a spread positive; and without eps nothing else differs.
-    start, *grads = gradients(1)
-    ends = []
-    for published in (False, True):
-        params = [x.clone().requires_grad_() for x in start]
-        optimizer = AdamUCB(params, lr=0.01, eta=0.5, eps=1e-30, reference=published)
-        for gs, loss in zip(grads, [2.0, *LOSSES]):
-            for p, g in zip(params, gs):
-                p.grad = g.clone()
-            optimizer.step(loss=loss)
-        ends.append(torch.cat([p.detach().flatten() for p in params]))
-    torch.testing.assert_close(ends[0], ends[1], rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize("cls", [AdamUCB, AdamCB, Momentum])
-def test_confidence_is_the_same_with_reference(cls: type[LossAware]) -> None:
-    statistics = []
-    for reference in (True, False):
-        p = torch.zeros(2, requires_grad=True)
-        optimizer = cls([p], weighting="paper", reference=reference)
-        for loss in LOSSES:
-            p.grad = torch.ones(2)
-            optimizer.step(loss=loss)
-        statistics.append({name: float(value) for name, value in optimizer.confidence()[0].items()})
-    assert statistics[0] == pytest.approx(statistics[1], rel=1e-3)
-
-
-def test_a_tensor_that_sat_out_has_its_own_step_count() -> None:
-    params = [torch.zeros(2, requires_grad=True) for _ in range(3)]
-    optimizer = AdamUCB(params, reference=True)
-    for step in range(3):
-        for i, p in enumerate(params):
-            p.grad = None if i == step else torch.ones(2)
-        optimizer.step(loss=1.0 + step)
-    assert [optimizer.state[p]["step"].item() for p in params] == [2, 2, 2]
-    first_two = [optimizer.state[p]["exp_avg"] for p in params[:2]]
-    assert not torch.equal(*first_two)
-
-
-def test_complex_parameters_are_pairs_of_reals() -> None:
-    _, *grads = gradients(2)
-    p = torch.zeros(3, dtype=torch.complex128, requires_grad=True)
-    q = torch.zeros(3, 2, dtype=torch.float64, requires_grad=True)
-    for x in (p, q):
-        optimizer = AdamUCB([x], reference=True)
-        for gs, loss in zip(grads, LOSSES):
-            pair = gs[0].T.contiguous()
-            x.grad = torch.view_as_complex(pair) if x.is_complex() else pair
-            optimizer.step(loss=loss)
-    torch.testing.assert_close(torch.view_as_real(p.detach()), q.detach(), rtol=0, atol=0)
+def tensor(*values: float) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.float64)
 
 
 @pytest.mark.parametrize(
-    ("cls", "options", "message"),
+    ("rule", "expected"),
     [
-        (AdamUCB, {"weighting": "unit"}, "needs weighting='paper'"),
-        (MomentumUCB, {}, "needs weighting='paper'"),
-        (AdamPI, {}, "rules plain, ucb, cb, s, but this is adam with pi"),
-        (AdamUCB, {"amsgrad": True}, "leave fused, foreach"),
-        (AdamUCB, {"fused": True}, "leave fused, foreach"),
-        (AdamUCB, {"capturable": True}, "leave fused, foreach"),
-        (AdamUCB, {"differentiable": True}, "leave fused, foreach"),
-        (MomentumUCB, {"nesterov": True, "weighting": "paper"}, "leave fused, foreach"),
+        ("plain", 1.0),
+        ("ucb", 0.5 + 0.1 * 3),  # sigma + eta * (loss - mu)
+        ("cb", 0.5 * 2 - (0.1 * 2 - 0.5) * 3),  # sigma * abs(mu) - (eta * abs(mu) - sigma) * (loss - mu)
+        ("s", 0.5 + 0.7 * 0.1 * 3),  # sigma + noise * eta * (loss - mu)
     ],
 )
-def test_what_the_paper_does_not_have_is_refused(cls: type[LossAware], options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        cls([torch.zeros(1)], reference=True, **options)
+def test_the_brackets_of_the_paper(rule: str, expected: float) -> None:
+    assert paper_weight(rule, loss=1.0, mu=-2.0, sigma=0.5, eta=0.1, noise=0.7) == pytest.approx(expected)
 
 
-def test_other_engines_have_no_published_form() -> None:
-    with pytest.raises(ValueError, match=r"engines adam, momentum .* this is nadam with ucb"):
-        NAdamUCB([{"params": [torch.zeros(1)], "reference": True}])
+def test_algorithm_1_by_hand() -> None:
+    theta, m = tensor(1.0), tensor(0.0)
+    for t, g in enumerate((1.0, -1.0), start=1):  # m = 1/2, -1/4, corrected: 1, -1/3
+        algorithm_1(theta, tensor(g), m, t, lr=0.1, beta=0.5)
+    assert theta.item() == pytest.approx(1 - 0.1 + 0.1 / 3)
+
+
+@pytest.mark.parametrize(("eps_first", "moved"), [(False, 0.1 / 2), (True, 0.1 * 0.5 / (0.5 + 1.0))])
+def test_algorithm_2_by_hand(eps_first: bool, moved: float) -> None:
+    theta, m, v = tensor(1.0), tensor(0.0), tensor(0.0)
+    algorithm_2(theta, tensor(1.0), m, v, 1, lr=0.1, betas=(0.5, 0.75), eps=1.0, eps_first=eps_first)
+    assert (m.item(), v.item()) == (0.5, 0.25)  # corrected: 1 and 1
+    assert 1 - theta.item() == pytest.approx(moved)
+
+
+def test_the_statistics_are_those_of_the_losses_before() -> None:
+    oracle = Reference([], rule="ucb", eta=0.5, lr=0.1, betas=(0.5, 0.999))
+    weights = []
+    for loss in (1.0, 4.0, 2.0):
+        weights.append(oracle.weight_of(loss))
+        oracle.step([], loss)
+    # Without a spread the weight is eta * abs(loss - mean). The losses 1 and 4 have the shares 1/3 and 2/3: mean 3, std
+    # sqrt(2).
+    assert weights == pytest.approx([0.5, 1.5, 2**0.5 - 0.5])
 
 
 def test_the_oracle_knows_only_the_papers_rules() -> None:

@@ -1,7 +1,8 @@
-"""surefoot.optax after losses that are too large and after a std that shrank to nearly zero, compared with PyTorch."""
+"""The tilt in JAX: its statistics and its noise, losses that are too large, and a std that shrank to nearly zero."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ optax = pytest.importorskip("optax")
 
 import surefoot  # noqa: E402
 import surefoot.optax as so  # noqa: E402
+from surefoot.noise import standard_normal  # noqa: E402
 
 RNG = np.random.default_rng(0)
 VANISHED = [1.0, 2.0] + [0.0] * 600 + list(1 + 0.1 * RNG.standard_normal(60))
@@ -122,3 +124,49 @@ def test_the_weight_overflows_no_dtype_and_hides_nothing() -> None:
     assert jnp.isnan(weighted["half"][2])
     assert weighted["complex"][0] == 1e19 + 1e19j
     np.testing.assert_allclose(weighted["complex"][1], weight * (1 + 2j), rtol=1e-6)
+
+
+def test_noise_is_that_of_the_other_frameworks() -> None:
+    steps = np.arange(300)
+    for seed, group in [(0, 0), (123456, 2), (-5, 1), (2**31 - 1, 0)]:
+        expected = [standard_normal(seed, int(step), group) for step in steps]
+        static = so.standard_normal(seed, steps, group)
+        assert jnp.array_equal(static, so.standard_normal(np.int64(seed), steps, np.int64(group)))
+        traced = jax.jit(so.standard_normal)(seed, steps, group)
+        assert static.dtype == jnp.float32
+        np.testing.assert_allclose(static, expected, atol=2e-6)
+        np.testing.assert_array_equal(static, traced)
+    np.testing.assert_allclose(so.standard_normal(2**40 + 3, 9), standard_normal(2**40 + 3, 9), atol=2e-6)
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.5, 0.9, 0.999, 0.99999])
+def test_statistics_hold_in_single_precision(beta: float) -> None:
+    levels = np.array([[1.0, 0.3], [1e4, 1.0], [1e-25, 3e-26], [1e18, 1e17], [-5.0, 2.0]])
+    rng = np.random.default_rng(0)
+    losses = (levels[:, :1] + levels[:, 1:] * rng.standard_normal((len(levels), 200))).astype(np.float32)
+    tilt = so.scale_by_tilt("ucb", 0.1, weighting="unit", loss_beta=beta)
+
+    def body(state: Any, value: Any) -> Any:
+        _, state = tilt.update(jnp.ones(1, jnp.float32), state, value=value)
+        return state, (state.mean, state.std)
+
+    run = jax.vmap(lambda values: jax.lax.scan(body, tilt.init(jnp.ones(1)), values)[1])
+    every_mean, every_std = run(jnp.asarray(losses))
+    for (_, wobble), seen, means, stds in zip(levels, losses.astype(np.float64), every_mean, every_std, strict=True):
+        for t in (1, 2, 3, 10, 200):
+            shares = beta ** np.arange(t - 1, -1, -1.0)
+            shares /= shares.sum()
+            mean = shares @ seen[:t]
+            std = math.sqrt(shares @ (seen[:t] - mean) ** 2)
+            rounding = 1e-4 * wobble if t > 1 and beta else 0.0
+            assert float(means[t - 1]) == pytest.approx(mean, rel=1e-5)
+            assert float(stds[t - 1]) == pytest.approx(std, rel=2e-3, abs=rounding)
+
+
+def test_a_bare_tilt_keeps_its_statistics_from_a_loss_that_is_not_finite() -> None:
+    tilt = so.scale_by_tilt("ucb", 0.1)
+    _, before = tilt.update(jnp.ones(2), tilt.init(jnp.ones(2)), value=1.0)
+    updates, after = tilt.update(jnp.ones(2), before, value=jnp.nan)
+    assert not after.taken
+    assert after._replace(taken=before.taken) == before
+    assert updates.tolist() == [0.0, 0.0]
