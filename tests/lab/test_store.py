@@ -323,3 +323,158 @@ def test_trials_are_left_out_unless_asked_for(tmp_path: Path) -> None:
     write_run(tmp_path / "b", label="AdamS", purpose="report")
     assert [run.label for run in read_runs(tmp_path)] == ["AdamS"]
     assert [run.label for run in read_runs(tmp_path, tuning=True)] == ["Adam", "AdamS"]
+
+
+def make_link(path: Path, secret: Path) -> None:
+    path.symlink_to(secret)
+
+
+def make_endless_link(path: Path, secret: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+def make_fifo(path: Path, secret: Path) -> None:
+    os.mkfifo(path)
+
+
+def make_folder(path: Path, secret: Path) -> None:
+    path.mkdir()
+
+
+def make_endless(path: Path, secret: Path) -> None:
+    with open(path, "wb") as file:
+        file.truncate(1 << 40)
+
+
+@pytest.mark.parametrize("name", ["config.json", "metrics.jsonl", "error.txt", "../task.json"])
+@pytest.mark.parametrize("make", [make_link, make_endless_link, make_fifo, make_folder, make_endless])
+def test_what_is_no_plain_file_in_a_run_folder_is_named_and_not_read(
+    tmp_path: Path, name: str, make: Callable[[Path, Path], None]
+) -> None:
+    secret = tmp_path / "secret.txt"
+    secret.write_text('{"epoch": 1, "secret": 7}\n')
+    folder = write_run(tmp_path / "toy" / "adam-s0-01234567")
+    path = (folder / name).resolve()
+    path.unlink(missing_ok=True)
+    make(path, secret)
+    with pytest.raises(StoreError) as caught:
+        _ = [run.error for run in read_runs(tmp_path)]
+    assert str(path) in str(caught.value)
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "lock"])
+def test_no_file_elsewhere_is_written_through_a_link(tmp_path: Path, name: str) -> None:
+    secret = tmp_path / "secret.txt"
+    secret.write_text("torn line")
+    folder = write_run(tmp_path / "toy" / "adam-s0-01234567")
+    (folder / name).symlink_to(secret)
+    message = rf"/{name}.* is a symbolic link, not a file.*; delete it"
+    with pytest.raises(StoreError, match=message) as caught, open_folder(folder):
+        MetricsLog(folder / "metrics.jsonl")
+    assert not caught.value.fatal  # the other runs can be written
+    assert secret.read_text() == "torn line"
+
+
+def test_a_link_with_the_name_of_a_temporary_file_is_removed_and_not_followed(tmp_path: Path) -> None:
+    secret = tmp_path / "secret.txt"
+    secret.write_text("mine")
+    (tmp_path / f".file.{os.getpid()}.part").symlink_to(secret)
+    write_atomic(tmp_path / "file", b"new")
+    assert (secret.read_text(), (tmp_path / "file").read_text()) == ("mine", "new")
+
+
+def test_a_folder_that_cannot_be_looked_into_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_run(tmp_path / "toy" / "a")
+    closed = write_run(tmp_path / "toy" / "b")
+    scandir = os.scandir
+
+    def refuse(path: str) -> object:  # root may read everything, so permissions alone do not show it
+        if Path(path) == closed:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(StoreError, match=rf"{closed} cannot be read \(Permission denied\); make it readable"):
+        read_runs(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["config.json", "metrics.jsonl"])
+def test_a_file_that_may_not_be_read_is_not_to_be_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    folder = write_run(tmp_path / "adam-s0-01234567")
+    (folder / "metrics.jsonl").touch()
+    opens = os.open
+
+    def refuse(path: Path, *more: int) -> int:
+        if Path(path).name == name:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return opens(path, *more)
+
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(StoreError, match=rf"{name} cannot be read \(Permission denied\); make it readable") as caught:
+        read_runs(tmp_path)
+    assert "delete" not in str(caught.value)
+
+
+DEEP = "[" * 100_000 + "]" * 100_000
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"seed": 0', f'"seed": {"9" * 400}'),
+        ('"seed": 0', '"seed": 9223372036854775808'),
+        ('"seed": 0', '"seed": Infinity'),
+        ('"seed": 0', '"seed": 0, "threads": "x"'),
+        ('"seed": 0', '"seed": 0, "fork": "x"'),
+        ('"seed": 0', '"seed": 0, "fork": {"epoch": []}'),
+        ('"seed": 0', '"seed": 0, "numerics": 1e999'),
+        ('"seed": 0', f'"seed": 0, "x": {DEEP}'),
+        ('"Adam"', '"\\ud800"'),
+    ],
+)
+def test_a_configuration_that_no_run_writes_is_refused_by_name(tmp_path: Path, old: str, new: str) -> None:
+    path = write_run(tmp_path / "adam-s0-01234567") / "config.json"
+    path.write_text(path.read_text().replace(old, new))
+    with pytest.raises(StoreError, match=r"^\S+config.json (cannot be read|is damaged).{1,300}; delete the folder"):
+        read_runs(tmp_path)
+
+
+def test_text_that_is_not_utf_8_is_refused_by_name(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "adam-s0-01234567")
+    config = (folder / "config.json").read_bytes()
+    (folder / "config.json").write_bytes(config.replace(b"Adam", "Adé".encode("latin-1")))
+    with pytest.raises(StoreError, match=r"config.json cannot be read .*delete the folder"):
+        read_runs(tmp_path)
+    (folder / "config.json").write_bytes(config)
+    (folder / "error.txt").write_bytes(b"bad \xe9 letter")
+    assert read_run(folder).error == "bad � letter"
+    (folder / "metrics.jsonl").write_bytes(b'{"epoch": 1, "\xe9": 1}\n')
+    with pytest.raises(StoreError, match=r"metrics.jsonl is damaged at line 1"):
+        read_runs(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        '{"epoch": Infinity}', '{"epoch": 1.0}', '{"epoch": true}', '{"epoch": -1}', '{"epoch": 1, "step": null}',
+        '{"epoch": 1, "step": "x"}', '{"epoch": 1, "diverged": 1}', '{"epoch": 1, "valid_loss": NaN}',
+        '{"epoch": 1, "valid_loss": 1e999}', f'{{"epoch": 1, "valid_loss": {"9" * 400}}}', f'{{"epoch": {DEEP}}}',
+        '{"epoch": 1, "\\ud800": 1}', '{"epoch": 1, "jobs": [1]}',
+    ],
+)  # fmt: skip
+def test_a_row_that_no_run_writes_is_refused_with_its_line(tmp_path: Path, row: str) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(row + "\n")
+    with pytest.raises(StoreError, match=r"^\S+metrics.jsonl is damaged at line 1 \(.{1,250}\); delete its folder"):
+        read_metrics(path)
+
+
+@pytest.mark.parametrize("value", ["x", 1, None, []])
+def test_a_direction_is_true_or_false(tmp_path: Path, value: object) -> None:
+    write_run(tmp_path / "toy" / "a")
+    (tmp_path / "toy" / "task.json").write_text(json.dumps({"higher_is_better": {"toy": {"f1": value}}}))
+    with pytest.raises(StoreError, match=r"task.json cannot be read \('f1' of 'toy' is .*, not true or false\)"):
+        read_runs(tmp_path)

@@ -22,7 +22,7 @@ from surefoot.lab.spec.config import ForkConfig, Purpose, RunConfig, TaskConfig,
 from surefoot.lab.spec.contestant import Contestant, parse_all
 from surefoot.lab.spec.options import PoolName, RunOptions, check_count, check_device, shows_options
 from surefoot.lab.spec.task import Task
-from surefoot.lab.store import Run, StoreError, is_done, read_run, record_directions
+from surefoot.lab.store import Run, StoreError, is_done, is_recorded, read_run, record_directions
 
 #: The paper's method next to its baseline; what `surefoot compare` shows when nothing is asked for.
 DEMO_OPTIMIZERS = ("adam", "adamucb", "adamcb", "adams")
@@ -300,9 +300,9 @@ def collect(jobs: Sequence[RunJob], failures: Mapping[int, str], epochs: int) ->
     """The recorded runs of the jobs, in the order of the contestants."""
     runs: list[Run] = []
     for job in sorted(jobs, key=lambda job: (job.config.optimizer.position, job.index)):
-        if not (job.folder / "config.json").exists():  # not begun when a full disk stopped everything
-            continue
         try:
+            if not is_recorded(job.folder):  # not begun when a full disk stopped everything
+                continue
             run = read_run(job.folder)
         except StoreError:
             if job.index not in failures:  # otherwise it is among the failures already

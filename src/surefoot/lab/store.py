@@ -10,6 +10,9 @@ key. So a line that was edited is noticed, and so is the file of another run. Li
 A checkpoint holds the line of its epoch and is written before the line is appended. So a line that is missing after a
 kill is in the checkpoint, and a finished run has its last checkpoint. Short epochs do not get a checkpoint each: those
 after the last one are trained again after a kill. Training is deterministic, so their lines stay as they are.
+
+A run folder may come from anywhere. So every file of it is opened by `open_plain`, which follows no link and waits for
+no fifo, and read by `read_plain` or line by line, with a bound. What is wrong with it is a StoreError that names it.
 """
 
 from __future__ import annotations
@@ -17,16 +20,22 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+import math
 import os
 import re
+import stat
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from surefoot.lab.spec.config import FORMAT, ConfigError, Purpose, RunConfig
+
+#: Bytes of a file that is read as a whole, and of a line of `metrics.jsonl`; no run comes near them.
+MOST_BYTES = 16 << 20
+MOST_LINE = 1 << 20
 
 
 class StoreError(RuntimeError):
@@ -40,6 +49,10 @@ class StoreError(RuntimeError):
 
 class Busy(RuntimeError):
     """Another command is working on this run."""
+
+
+class NotPlain(OSError):
+    """Something else than a file is in the place of one; `strerror` says what."""
 
 
 @dataclass(frozen=True)
@@ -85,10 +98,13 @@ class Run:
     @property
     def error(self) -> str | None:
         """What user code raised, or None."""
+        path = self.folder / "error.txt"
         try:
-            return (self.folder / "error.txt").read_text()
-        except OSError:
+            return read_plain(path).decode(errors="replace")
+        except (FileNotFoundError, NotADirectoryError):
             return None
+        except OSError as error:
+            raise unreadable(path, error) from error
 
     def cut_to(self, epochs: int) -> Run:
         """The run as it was after so many epochs; its folder may hold a longer one."""
@@ -150,12 +166,22 @@ def _read_directions(folder: Path) -> dict[str, dict[str, bool]]:
     """The directions of metrics that were corrected, by name of the task."""
     path = folder / "task.json"
     try:
-        directions = json.loads(path.read_text())["higher_is_better"]
-        return {str(name): dict(metrics) for name, metrics in directions.items()}
+        directions = parse_json(read_plain(path))["higher_is_better"]
+        recorded = {name: dict(metrics) for name, metrics in directions.items()}
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+    except OSError as error:
+        raise unreadable(path, error) from error
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise StoreError(f"{path} cannot be read ({error!r}); delete it, and run the comparison again") from error
+    for name, metrics in recorded.items():
+        for metric, higher in metrics.items():
+            if not isinstance(higher, bool):
+                raise StoreError(
+                    f"{path} cannot be read ({metric!r} of {name!r} is {higher!r}, not true or false); delete it, and "
+                    "run the comparison again"
+                )
+    return recorded
 
 
 def read_runs(root: Path | str, *, tuning: bool = False) -> list[Run]:
@@ -169,27 +195,51 @@ def read_runs(root: Path | str, *, tuning: bool = False) -> list[Run]:
     root = Path(root)
     if not root.is_dir():
         raise StoreError(f"{root} is not a folder; give the folder that 'surefoot compare --out' wrote to")
-    runs = []
-    for path in sorted(root.rglob("config.json")):
-        inside = path.parent.relative_to(root)
-        if not any(part.startswith(".") for part in inside.parts) and _is_run(path.parent):
-            runs.append(read_run(path.parent))
+    runs = [read_run(folder) for folder in _run_folders(root)]
     runs = [run for run in runs if tuning or run.config.purpose != Purpose.TUNING]
     runs.sort(key=lambda run: (run.task, run.config.optimizer.position, run.label, run.seed))
     return runs
+
+
+def _run_folders(root: Path) -> list[Path]:
+    """The run folders under `root`; one that cannot be looked into is an error: its runs would be missing."""
+
+    def refuse(error: OSError) -> None:
+        raise unreadable(Path(error.filename), error) from error
+
+    folders = []
+    for name, inner, files in os.walk(root, onerror=refuse):
+        inner[:] = [part for part in inner if not part.startswith(".")]
+        folder = Path(name)
+        if "config.json" in (*inner, *files) and _is_run(folder):
+            folders.append(folder)
+    return sorted(folders)
+
+
+def is_recorded(folder: Path) -> bool:
+    """Whether a run was begun in this folder."""
+    try:
+        (folder / "config.json").lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise unreadable(folder, error) from error
+    return True
 
 
 def read_config(folder: Path) -> RunConfig:
     """Read `config.json` of a run folder."""
     path = folder / "config.json"
     try:
-        data = json.loads(path.read_text())
+        data = parse_json(read_plain(path))
         written = data["format"]
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        raise StoreError(f"{path} cannot be read ({error!r}); {_advice(folder)}") from error
+    except OSError as error:
+        raise unreadable(path, error) from error
+    except (ValueError, TypeError, KeyError) as error:
+        raise StoreError(f"{path} cannot be read ({error!r:.200}); {_advice(folder)}") from error
     if written != FORMAT:
         raise StoreError(
-            f"{folder} was written in format {written} and this surefoot reads format {FORMAT}; "
+            f"{folder} was written in format {written!r:.20} and this surefoot reads format {FORMAT}; "
             "choose another --out folder or use the surefoot version that wrote it"
         )
     try:
@@ -207,7 +257,7 @@ def _is_run(folder: Path) -> bool:
     if _RUN_FOLDER.fullmatch(folder.name):
         return True
     try:
-        config = json.loads((folder / "config.json").read_text())
+        config = parse_json(read_plain(folder / "config.json"))
     except (OSError, ValueError):
         return (folder / "metrics.jsonl").exists()  # a run that cannot be read must not go missing in silence
     return isinstance(config, dict) and config.keys() >= {"format", "key", "task"}
@@ -227,7 +277,7 @@ def write_config(folder: Path, config: RunConfig) -> None:
 
 def is_done(folder: Path, config: RunConfig) -> bool:
     """Whether a folder holds this run to its end, or to its divergence."""
-    if not (folder / "config.json").exists():
+    if not is_recorded(folder):
         return False
     recorded = read_run(folder)
     if recorded.config.key != config.key:
@@ -240,7 +290,7 @@ def is_done(folder: Path, config: RunConfig) -> bool:
 
 def claim(folder: Path, config: RunConfig) -> None:
     """Write the configuration of a new run; in a recorded one update only the epochs and the machine."""
-    if (folder / "config.json").exists():
+    if is_recorded(folder):
         recorded = read_config(folder)
         updated = replace(
             recorded,
@@ -251,7 +301,8 @@ def claim(folder: Path, config: RunConfig) -> None:
             write_config(folder, updated)
     else:
         write_config(folder, config)
-    (folder / "error.txt").unlink(missing_ok=True)
+    with explained(folder / "error.txt"):
+        (folder / "error.txt").unlink(missing_ok=True)
 
 
 @dataclass(frozen=True)
@@ -284,32 +335,62 @@ def read_metrics(path: Path) -> tuple[list[dict[str, Any]], int]:
 
 def _read_log(path: Path, key: str = "") -> _Log:
     """Read a metrics file; with the key of its run its hashes are checked."""
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError:
-        return _Log([], 0, key, chained=True)
-    except OSError as error:
-        raise StoreError(f"{path} cannot be read: {error.strerror}") from error
-    size = data.rfind(b"\n") + 1
     rows: list[dict[str, Any]] = []
-    last, links, edited = key, 0, ""
-    for number, line in enumerate(data[:size].splitlines(), start=1):
-        body, link = _without_link(line)
+    size, last, links, edited = 0, key, 0, ""
+    for number, line in enumerate(_lines(path), start=1):
+        body, link = _without_link(line.rstrip(b"\n"))
         try:
-            row = json.loads(body)
-            in_order = row["epoch"] == (rows[-1]["epoch"] + 1 if rows else int(row["epoch"]))
-            in_order = in_order and all(value is None or isinstance(value, int | float) for value in row.values())
-        except (ValueError, KeyError, TypeError, AttributeError):
-            in_order = False
-        if not in_order:
-            raise StoreError(f"{path} is damaged at line {number}; delete its folder to compute this run again")
+            row = parse_json(body)
+            check_row(row, after=rows[-1] if rows else None)
+        except (ValueError, TypeError) as error:
+            raise StoreError(
+                f"{path} is damaged at line {number} ({error!s:.200}); delete its folder to compute this run again"
+            ) from error
         rows.append(row)
+        size += len(line)
         expected = _link(body, last) if key else ""
         # A line without a hash is one of an earlier version, unless lines with one came before it.
         if key and not edited and (link != expected if link else links):
             edited = f"line {number} of metrics.jsonl"
         last, links = link or expected, links + bool(link)
     return _Log(rows, size, last, links == len(rows), edited)
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    """The complete lines of a file; one that goes on without end is cut, so that it is no complete line of JSON."""
+    try:
+        with os.fdopen(open_plain(path), "rb") as file:
+            while line := file.readline(MOST_LINE):
+                if not line.endswith(b"\n") and len(line) < MOST_LINE:
+                    return
+                yield line
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise unreadable(path, error) from error
+
+
+#: What an epoch's row records besides metrics; metrics are numbers, or null where there is none.
+_ROW_TYPES = {"epoch": int, "step": int, "skipped": int, "jobs": int, "diverged": bool}
+
+
+def check_row(row: Any, after: Mapping[str, Any] | None = None) -> None:
+    """Refuse what is not the row of an epoch, or not the one that follows the row `after`; raises ValueError.
+
+    >>> check_row({"epoch": 2, "step": 24, "valid_loss": None}, after={"epoch": 1})
+    >>> check_row({"epoch": 2, "step": None})
+    Traceback (most recent call last):
+    ValueError: step is None
+    """
+    if not isinstance(row, dict) or "epoch" not in row:
+        raise ValueError("it is not the row of an epoch")
+    for name, value in row.items():
+        kind = _ROW_TYPES.get(name)
+        if type(value) is not kind if kind else not (value is None or isinstance(value, int | float)):
+            raise ValueError(f"{name} is {value!r}")
+    expected = after["epoch"] + 1 if after else max(row["epoch"], 0)
+    if row["epoch"] != expected:
+        raise ValueError(f"epoch {row['epoch']} is not {expected}")
 
 
 class MetricsLog:
@@ -320,7 +401,7 @@ class MetricsLog:
         log = _read_log(path, key)
         self.rows, self._size, self._last = log.rows, log.size, log.last
         with explained(path):
-            self._file = open(path, "ab", buffering=0)  # noqa: SIM115 (it stays open as long as the run)
+            self._file = os.fdopen(open_plain(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab", buffering=0)
             self._file.truncate(self._size)
 
     def append(self, row: Mapping[str, Any]) -> None:
@@ -375,12 +456,85 @@ def _without_link(line: bytes) -> tuple[bytes, str]:
     return (body + b"}", link.removesuffix(b'"}').decode(errors="replace")) if separator else (line, "")
 
 
+def open_plain(path: Path, flags: int = os.O_RDONLY) -> int:
+    """Open a file, but nothing else that has its name: a link would lead elsewhere, and a fifo would never end."""
+    with suppress(FileNotFoundError):
+        _refuse_special(path, path.lstat())
+    handle = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+    try:
+        _refuse_special(path, os.fstat(handle))  # it may have been replaced in between
+    except NotPlain:
+        os.close(handle)
+        raise
+    return handle
+
+
+def _refuse_special(path: Path, found: os.stat_result) -> None:
+    kinds = {
+        stat.S_IFLNK: "a symbolic link",
+        stat.S_IFDIR: "a folder",
+        stat.S_IFIFO: "a fifo",
+        stat.S_IFSOCK: "a socket",
+    }
+    kind = stat.S_IFMT(found.st_mode)
+    if kind != stat.S_IFREG:
+        raise NotPlain(errno.EINVAL, f"it is {kinds.get(kind, 'a special file')}, not a file", str(path))
+
+
+def read_plain(path: Path) -> bytes:
+    """What a file holds; see `open_plain`."""
+    with os.fdopen(open_plain(path), "rb") as file:
+        data = file.read(MOST_BYTES + 1)
+    if len(data) > MOST_BYTES:
+        raise OSError(errno.EFBIG, f"it is larger than {MOST_BYTES >> 20} MB", str(path))
+    return data
+
+
+def unreadable(path: Path, error: OSError) -> StoreError:
+    """The StoreError that says why a file or folder cannot be read and how to go on."""
+    advice = "delete it" if isinstance(error, NotPlain) else "make it readable, or move it away"
+    return StoreError(f"{path} cannot be read ({error.strerror or error}); {advice}")
+
+
+def parse_json(data: bytes) -> Any:
+    """JSON as this store writes it; raises ValueError for anything else.
+
+    Python also reads NaN, infinity, numbers of any length and half characters: none of them is in a run, and each would
+    fail much later.
+    """
+    try:
+        value = _JSON.decode(data.decode())
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    if b"\\u" in data:
+        json.dumps(value, ensure_ascii=False).encode()  # half of a character cannot be written anywhere
+    return value
+
+
+def _whole(text: str) -> int:
+    number = int(text) if len(text) < 20 else 1 << 63
+    if abs(number) >= 1 << 63:
+        raise ValueError(f"the number {text[:20]}... has {len(text)} digits")
+    return number
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"the number {text[:20]} is not finite")
+    return number
+
+
+_JSON = json.JSONDecoder(parse_int=_whole, parse_float=_finite, parse_constant=_finite)
+
+
 def write_atomic(path: Path, data: bytes) -> None:
     """Write a file so that after a kill at any moment it holds either the old content or the new."""
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     with explained(path):
         try:
-            with open(part, "wb") as file:
+            part.unlink(missing_ok=True)
+            with os.fdopen(open_plain(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
@@ -397,7 +551,7 @@ def open_folder(folder: Path, *, wait: bool = True) -> Iterator[None]:
 
     with explained(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o666)
+        handle = open_plain(folder / "lock", os.O_RDWR | os.O_CREAT)
     try:
         while True:
             try:
@@ -417,6 +571,8 @@ def open_folder(folder: Path, *, wait: bool = True) -> Iterator[None]:
 
 def explain(error: OSError, path: Path) -> StoreError:
     """The StoreError that says what an OSError on a run folder means and how to go on."""
+    if isinstance(error, NotPlain):
+        return StoreError(f"cannot write {error.filename}: {error.strerror}; delete it, and run the same command again")
     advice = {
         errno.ENOSPC: "free some space and run the same command again",
         errno.EDQUOT: "free some space and run the same command again",

@@ -10,6 +10,7 @@ import random
 import signal
 import subprocess
 import time
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -157,11 +158,28 @@ def damage_swap(path: Path) -> None:
     torch.save({"key": "0" * 64, "epoch": 1, "model": {}, "optimizer": {}}, path)
 
 
+def damage_compressed(path: Path) -> None:
+    """A flipped bit in a compressed member, which surfaces as zlib.error."""
+    data = bytearray(path.read_bytes())
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("archive/data.pkl", bytes(data))
+    data = bytearray(path.read_bytes())
+    data[100:130] = bytes(byte ^ 0xFF for byte in data[100:130])
+    path.write_bytes(data)
+
+
+def damage_fifo(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
 def damage_empty(path: Path) -> None:
     path.write_bytes(b"")
 
 
-@pytest.mark.parametrize("damage", [damage_truncate, damage_flip, damage_replace, damage_swap, damage_empty])
+@pytest.mark.parametrize(
+    "damage", [damage_truncate, damage_flip, damage_replace, damage_swap, damage_empty, damage_compressed]
+)
 def test_a_damaged_checkpoint_is_reported_and_left_as_it_is(
     tiny_task: MakeTask, tmp_path: Path, damage: Callable[[Path], None]
 ) -> None:
@@ -179,6 +197,16 @@ def test_a_damaged_checkpoint_is_reported_and_left_as_it_is(
     (folder / "checkpoint.pt").unlink()  # as the message says
     whole, elsewhere = prepare(task, tmp_path / "whole", epochs=4)
     assert numbers(runner.run(longer, task, folder).epochs) == numbers(runner.run(whole, task, elsewhere).epochs)
+
+
+def test_a_fifo_in_place_of_a_checkpoint_is_named(tiny_task: MakeTask, tmp_path: Path) -> None:
+    task = tiny_task()
+    config, folder = prepare(task, tmp_path, epochs=3)
+    runner.run(config, task, folder)
+    damage_fifo(folder / "checkpoint.pt")
+    longer, _ = prepare(task, tmp_path, epochs=4)
+    with pytest.raises(StoreError, match=r"checkpoint.pt is damaged \(.*it is a fifo, not a file.*\)"):
+        runner.run(longer, task, folder)
 
 
 def test_a_damaged_run_does_not_stop_the_others(tiny_task: MakeTask, tmp_path: Path) -> None:
