@@ -9,6 +9,8 @@ from surefoot.version import NUMERICS, __version__
 
 if TYPE_CHECKING:
     from surefoot import rules as rules
+    from surefoot.averaging.anytime import Anytime as Anytime
+    from surefoot.averaging.weights import WeightAverage as WeightAverage
     from surefoot.optim.loss_aware import LossAware as LossAware
     from surefoot.optim.loss_weighted import LossWeighted as LossWeighted
     from surefoot.optim.named import AdaMaxCB as AdaMaxCB
@@ -40,6 +42,8 @@ if TYPE_CHECKING:
     from surefoot.weighing import weigh as weigh
 
 _HOME = {
+    "Anytime": "averaging.anytime",
+    "WeightAverage": "averaging.weights",
     "LossAware": "optim.loss_aware",
     "LossWeighted": "optim.loss_weighted",
     "Weigher": "weighing",

@@ -115,6 +115,8 @@ def mean_over_ranks(total: Number, weight: float, group: Any, param_groups: list
 class TakesLoss(Optimizer):
     """The part of an optimizer that receives the loss; its statistics are in the parameter groups."""
 
+    #: Whether it weights gradients by the loss, which may be done only once.
+    weighs_gradients: bool = True
     process_group: Any
     _recorded: RecordedLosses
 

@@ -192,7 +192,7 @@ def _check_optimizer(optimizer: Any) -> None:
             "surefoot.weigh keeps statistics of one loss, so make one first: weigh = surefoot.weigh(optimizer, 'ucb', "
             "eta=0.1), then weigh(loss).backward()"
         )
-    if isinstance(optimizer, TakesLoss):
+    if isinstance(optimizer, TakesLoss) and optimizer.weighs_gradients:
         raise TypeError(f"{type(optimizer).__name__} weighs its gradients by the loss already; pass it step(loss=loss)")
     if optimizer is not None and not isinstance(optimizer, Optimizer):
         raise TypeError(f"weigh needs a torch optimizer, or None, but got {type(optimizer).__name__}: {optimizer!r}")

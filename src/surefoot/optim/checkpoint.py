@@ -94,8 +94,8 @@ def portable_groups(optimizer: Optimizer, state_dict: dict[str, Any]) -> list[di
     options = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
     for group in state_dict.get("param_groups", options):
         plain = {name: as_plain(value) for name, value in group.items() if name != "params"}
-        seen = {"seen": group["seen"].to(dtype, copy=True)} if "seen" in group else {}
-        groups.append({**group, **plain, **seen, **(rule if "eta" in group else {})})
+        numbers = {name: group[name].to(dtype, copy=True) for name in ("seen", "average_numbers") if name in group}
+        groups.append({**group, **plain, **numbers, **(rule if "eta" in group else {})})
     return groups
 
 

@@ -227,6 +227,8 @@ def check_base(base: Any) -> None:
     check_is_optimizer(base, "LossWeighted")
     name = type(base).__name__
     if isinstance(base, TakesLoss):
+        if not base.weighs_gradients:
+            raise TypeError(f"LossWeighted belongs inside {name}: write {name}(LossWeighted(base))")
         raise TypeError(f"{name} weighs its gradients by the loss already; use it as it is")
     closure = inspect.signature(type(base).step).parameters.get("closure")
     if closure is not None and closure.default is inspect.Parameter.empty:

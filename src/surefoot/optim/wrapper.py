@@ -43,6 +43,10 @@ class Wrapper(TakesLoss):
         """A copy of a checkpoint in which every group has what the wrapper keeps in it."""
         raise NotImplementedError
 
+    def _with_own_state(self, state_dict: dict[str, Any]) -> dict[str, Any]:
+        """A checkpoint of the base, with what the wrapper keeps for each parameter."""
+        return state_dict
+
     @property
     def param_groups(self) -> list[Group]:  # type: ignore[override]
         """Those of the base."""
@@ -91,6 +95,7 @@ class Wrapper(TakesLoss):
             pre_hook(self)
         state_dict = self.base.state_dict()
         state_dict = {**state_dict, "param_groups": checkpoint.portable_groups(self, state_dict)}
+        state_dict = self._with_own_state(state_dict)
         for post_hook in self._optimizer_state_dict_post_hooks.values():
             changed = post_hook(self, state_dict)
             state_dict = state_dict if changed is None else changed

@@ -1,0 +1,324 @@
+"""Anytime: any torch optimizer, and beside it an average of its weights that is good at every moment."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, MutableMapping
+from contextlib import contextmanager
+from typing import Any, overload
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from surefoot.averaging.memory import AverageState, LossDriven
+from surefoot.averaging.weights import WeightAverage, are_finite, check_every, pack, started, swapped, unpack
+from surefoot.losses import TakesLoss, maximizes
+from surefoot.meter import is_sound
+from surefoot.optim import checkpoint
+from surefoot.optim.engines.base import Group
+from surefoot.optim.options import check_option
+from surefoot.optim.wrapper import Wrapper, check_is_optimizer
+from surefoot.statistics import Number
+
+#: The average in the state of a parameter, and its numbers in a parameter group.
+AVERAGE, NUMBERS = "average", "average_numbers"
+
+
+class Anytime(Wrapper):
+    """Wrap any torch optimizer: it trains as before, and an average of its weights is kept whose memory the loss sets.
+
+    ``x += share * (z - x)`` for the weights ``z``. While the loss falls, in units of its own spread, the average ``x``
+    follows; on a plateau it remembers everything since the plateau began; weights of a spike hardly count. There is
+    no horizon and no decay rate to choose, and no mode: the model has the trained weights, except inside `averaged`.
+
+    Args:
+        base: the optimizer that trains the weights; it takes the very steps that it would take alone.
+        kappa: how far the loss has to fall, in units of its std, until older weights are forgotten.
+        loss_beta: decay rate of the loss statistics.
+        every: update the average at every so many steps; the statistics see every loss.
+        process_group: where to average the loss (None: the default group when there is one, False: nowhere).
+
+    >>> import torch
+    >>> model = torch.nn.Linear(3, 1)
+    >>> opt = Anytime(torch.optim.AdamW(model.parameters(), lr=1e-3))
+    >>> for x in torch.eye(3):
+    ...     opt.zero_grad()
+    ...     loss = model(x).pow(2).sum()
+    ...     loss.backward()
+    ...     opt.step(loss=loss)
+    >>> with opt.averaged():
+    ...     error = model(torch.ones(3))
+    >>> sorted(opt.averaged_state_dict(model))
+    ['bias', 'weight']
+    """
+
+    settings = ("memory", "every", "_averages")
+
+    def __init__(
+        self,
+        base: Optimizer,
+        *,
+        kappa: float = 0.2,
+        loss_beta: float = 0.99,
+        every: int = 10,
+        process_group: Any = None,
+    ) -> None:
+        check_base(base)
+        check_every(every)
+        check_option(
+            "kappa", kappa, ("number", lambda value: 0 < value < float("inf"), "it must be finite and above 0")
+        )
+        check_option(
+            "loss_beta", loss_beta, ("number", lambda value: 0 <= value < 1, "it must be at least 0 and below 1")
+        )
+        self.memory = LossDriven(float(loss_beta), float(kappa))
+        self.every = every
+        self.process_group = process_group
+        self._averages: dict[Tensor, Tensor] = {}
+        self._adopt(base)
+
+    def _adopt(self, base: Optimizer) -> None:
+        self._observers: list[WeightAverage] = []
+        self._numbers: list[Tensor | None] = []
+        self._is_swapped = False
+        super()._adopt(base)
+
+    def _complete(self, group: Group) -> None:
+        """Give a group numbers; one that is added later knows the loss, and starts an average of its own."""
+        if NUMBERS in group:
+            return
+        first = self.base.param_groups[0].get(NUMBERS)
+        fresh = AverageState()
+        if first is not None and maximizes(self.base, self.base.param_groups[0]) == maximizes(self.base, group):
+            known = unpack(first)
+            fresh = known._replace(total=known.total * 0, forget=known.forget * 0 + 1, pending=known.pending * 0)
+        group[NUMBERS] = pack(fresh)
+
+    # -- training ----------------------------------------------------------------------------------------------------
+
+    @overload
+    def step(self, closure: None = None, *, loss: Any = None) -> None: ...
+
+    @overload
+    def step(self, closure: Callable[[], Any], *, loss: Any = None) -> Any: ...
+
+    def step(self, closure: Callable[[], Any] | None = None, *, loss: Any = None) -> Any:
+        """Let the base take one step, and take notice of its loss.
+
+        Args:
+            closure: computes the loss and the gradients again, and returns the loss; the base calls it.
+            loss: the loss whose gradients these are; it is preferred to recorded losses, and these to the closure's.
+        """
+        self._refuse_if_swapped("step()")
+        if closure is not None and not callable(closure):
+            self._evaluate(closure)  # refuses it
+        recorded, observers = self._recorded.windows, self._current_observers()
+        value = self._read_loss(loss, None)
+        if closure is None:
+            if value is None:
+                self._check_that_no_loss_is_needed(closure)
+            self._let_averages_take_in_the_weights(value)
+            self._step_base(**self._arguments_for_base(loss, recorded))
+            returned = None
+        else:
+            self._let_averages_take_in_the_weights(value)
+            returned, first_value = self._step_base_with(closure, loss, recorded)
+            value = self._read_loss(None, first_value) if value is None else value
+            if value is None:
+                self._check_that_no_loss_is_needed(closure)
+        if value is not None:
+            for observer in observers:
+                observer.observe(value)
+        self._numbers = [pack(observer.state) for observer in observers]
+        for group, numbers in zip(self.param_groups, self._numbers):
+            group[NUMBERS] = numbers
+        return returned
+
+    def _let_averages_take_in_the_weights(self, loss: Number | None) -> None:
+        """Update the averages if it is time, with weights whose own loss is known by now.
+
+        Weights that are not finite have a loss that is not, and are left out. A closure computes the loss too late for
+        that; then the weights themselves are looked at.
+        """
+        for observer in self._observers:
+            if observer.pending >= self.every:
+                observer.commit(are_finite(observer.tensors) if loss is None else is_sound(loss))
+            elif observer.pending == 0:
+                observer.prepare()
+
+    def _current_observers(self) -> list[WeightAverage]:
+        """An average for each group, that goes on from the group's numbers: they may have come with a checkpoint."""
+        groups = self.param_groups
+        if len(self._observers) != len(groups):
+            self._observers = [WeightAverage([], self.memory, every=self.every) for _ in groups]
+            self._numbers = [None] * len(groups)
+        for index, (observer, group) in enumerate(zip(self._observers, groups)):
+            self._complete(group)
+            observer.tensors, observer.averages = group["params"], self._averages
+            observer.maximize = maximizes(self.base, group)
+            if group[NUMBERS] is not self._numbers[index]:
+                observer.load(group[NUMBERS])
+        return self._observers
+
+    def _arguments_for_base(self, loss: Any, recorded: Any) -> dict[str, Any]:
+        """A base that takes the loss too gets it as we did."""
+        if not isinstance(self.base, TakesLoss):
+            return {}
+        self.base._recorded.windows = recorded
+        return {"loss": loss}
+
+    def _step_base_with(self, closure: Callable[[], Any], loss: Any, recorded: Any) -> tuple[Any, Any]:
+        """Let the base call the closure, as often as it likes; what it returned, and the first value of the closure."""
+        values: list[Any] = []
+
+        def remembered() -> Any:
+            value = closure()
+            values.append(value)
+            return value
+
+        returned = self._step_base(remembered, **self._arguments_for_base(loss, recorded))
+        return returned, values[0] if values else None
+
+    # -- the average -------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        """The averaged weights are in the model inside, and the trained ones again afterwards, whatever happens."""
+        self._refuse_if_swapped("averaged()")
+        values = [pair for observer in self._current_observers() for pair in observer.values()]
+        with swapped(values):
+            self._is_swapped = True
+            try:
+                yield
+            finally:
+                self._is_swapped = False
+
+    def averaged_state_dict(self, model: nn.Module) -> dict[str, Any]:
+        """``model.state_dict()`` with the averaged weights, as a copy: the weights to keep, to publish, to serve.
+
+        Tensors are matched as objects, so the model may be wrapped or compiled, or be what a wrapper was made of; the
+        names are those that this model gives them.
+        """
+        ours = set(map(id, self._params()))
+        if not any(id(p) in ours for p in model.parameters()):
+            raise ValueError(
+                f"none of the parameters of this {type(model).__name__} is one that {type(self.base).__name__} trains; "
+                "pass the model whose parameters the optimizer was built with, not a copy of it"
+            )
+        if self._is_swapped:
+            return copy.deepcopy(model.state_dict())
+        with self.averaged():
+            return copy.deepcopy(model.state_dict())
+
+    def confidence(self) -> list[dict[str, Tensor]]:
+        """For each group the mean and std of the loss, how many steps the average spans, and the skipped losses.
+
+        If the base takes the loss too, its statistics are shown instead of ours.
+        """
+        result = []
+        for group in self.param_groups:
+            numbers = dict(zip(AverageState._fields, group[NUMBERS].clone().unbind()))
+            shown = {name: numbers[name] for name in ("mean", "std", "skipped")}
+            result.append({**shown, "span": numbers["total"] * self.every})
+        if isinstance(self.base, TakesLoss):
+            result = [{**own, **base} for own, base in zip(result, self.base.confidence())]
+        return result
+
+    @property
+    def weighs_gradients(self) -> bool:  # type: ignore[override]
+        """Whether the base does."""
+        return isinstance(self.base, TakesLoss) and self.base.weighs_gradients
+
+    def _refuse_if_swapped(self, what: str) -> None:
+        if self._is_swapped:
+            raise RuntimeError(
+                f"{what} was called inside averaged(), where the model has the averaged weights; call it after the "
+                "with block, where the model has the trained weights again"
+            )
+
+    # -- checkpoints -------------------------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> Any:  # type: ignore[override]
+        """The state of the base, and the averages."""
+        return _StateWithAverages(self.base.state, self._averages)
+
+    @state.setter
+    def state(self, state: Any) -> None:
+        self.base.state = state
+
+    def _with_own_state(self, state_dict: dict[str, Any]) -> dict[str, Any]:
+        if "state" not in state_dict:  # the base has a form of its own
+            return {**state_dict, AVERAGE: [self._averages.get(p) for p in self._params()]}
+        state = {key: {**values} for key, values in state_dict["state"].items()}
+        for key, p in self._keys(state_dict):
+            if p in self._averages:
+                state.setdefault(key, {})[AVERAGE] = self._averages[p]
+        return {**state_dict, "state": state}
+
+    def _load_base(self, state_dict: dict[str, Any]) -> None:
+        self._refuse_if_swapped("load_state_dict()")
+        super()._load_base({name: value for name, value in state_dict.items() if name != AVERAGE})
+        if "state" in state_dict:
+            state, pairs = state_dict["state"], self._keys(state_dict)
+            loaded = [(p, state[key].get(AVERAGE)) for key, p in pairs if isinstance(state.get(key), dict)]
+        else:
+            loaded = list(zip(self._params(), state_dict.get(AVERAGE, [])))
+        # Uncast: torch would cast them to the dtype of the parameters.
+        self._averages = {p: started(p, average) for p, average in loaded if isinstance(average, Tensor)}
+        self._observers = []
+
+    def _completed_checkpoint(self, state_dict: dict[str, Any]) -> dict[str, Any]:
+        """What the base is to load: its own state, and groups with numbers."""
+        checkpoint.check_kind(state_dict, self)
+        groups = [{NUMBERS: pack(AverageState()), **group} for group in state_dict["param_groups"]]
+        for group in groups:
+            unpack(group[NUMBERS])  # refuses what it cannot read
+        state = {
+            key: {name: value for name, value in values.items() if name != AVERAGE}
+            for key, values in state_dict["state"].items()
+        }
+        return {**state_dict, "state": {key: values for key, values in state.items() if values}, "param_groups": groups}
+
+    def _params(self) -> list[Tensor]:
+        return [p for group in self.param_groups for p in group["params"]]
+
+    def _keys(self, state_dict: dict[str, Any]) -> list[tuple[Any, Tensor]]:
+        """The parameters, and the key of each in the state of a checkpoint."""
+        return list(zip((key for group in state_dict["param_groups"] for key in group["params"]), self._params()))
+
+
+class _StateWithAverages(MutableMapping[Tensor, dict[str, Any]]):
+    """The state of the base with the averages in it; the base itself never sees them.
+
+    Many optimizers take a parameter whose state is not empty for one that they have set up already.
+    """
+
+    def __init__(self, base: MutableMapping[Tensor, dict[str, Any]], averages: dict[Tensor, Tensor]) -> None:
+        self._base, self._averages = base, averages
+
+    def __getitem__(self, p: Tensor) -> dict[str, Any]:
+        own = {AVERAGE: self._averages[p]} if p in self._averages else {}
+        return {**self._base[p], **own}
+
+    def __setitem__(self, p: Tensor, values: dict[str, Any]) -> None:
+        if AVERAGE in values:
+            self._averages[p] = values[AVERAGE]
+        self._base[p] = {name: value for name, value in values.items() if name != AVERAGE}
+
+    def __delitem__(self, p: Tensor) -> None:
+        self._averages.pop(p, None)
+        del self._base[p]
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return iter({**self._base, **self._averages})
+
+    def __len__(self) -> int:
+        return len({**self._base, **self._averages})
+
+
+def check_base(base: Any) -> None:
+    """Refuse what cannot be wrapped."""
+    check_is_optimizer(base, "Anytime")
+    if isinstance(base, Anytime):
+        raise TypeError("Anytime keeps an average of these weights already; wrap the optimizer inside it once")

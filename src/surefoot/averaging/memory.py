@@ -1,0 +1,190 @@
+"""Memories: how much the newest weights count in an average of all weights so far.
+
+The average `x` of the weights `z` is a weighted mean. With every step the weights before it are forgotten by a factor,
+and the newest ones enter with their trust:
+
+    total = total * forget + trust;   share = trust / total;   x += share * (z - x)
+
+A memory says what ``forget`` and ``trust`` are. Everything here is arithmetic and one ``exp``, so the same lines serve
+floats, 0-d tensors and JAX arrays; this module imports neither torch nor JAX.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+#: A float on the host, or a 0-d tensor or array on a device.
+Number = Any
+Exp = Callable[[Any], Any]
+
+#: `best` follows a mean that is this many std above it within the memory of the loss, and hardly one that is nearer.
+RISE = 2.0
+
+
+class Stats(Protocol):
+    """The statistics of the losses that a memory looks at."""
+
+    @property
+    def count(self) -> Number: ...  # type: ignore[override]
+    @property
+    def mean(self) -> Number: ...
+    @property
+    def std(self) -> Number: ...
+    @property
+    def best(self) -> Number: ...
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Every step counts the same: the average of all weights so far; other memories are subclasses.
+
+    >>> Memory().forget(AverageState(), AverageState(), math.exp), Memory().trust(AverageState(), math.exp)
+    (1.0, 1.0)
+    """
+
+    #: Decay rate of the loss statistics.
+    loss_beta: float = 0.99
+
+    def best(self, before: Stats, after: Stats) -> Number:
+        """The level that losses are compared with; ``after.best`` is the lowest mean so far."""
+        return after.best
+
+    def forget(self, before: Stats, after: Stats, exp: Exp) -> Number:
+        """The factor by which this step's loss makes older weights count less."""
+        return 1.0
+
+    def trust(self, stats: Stats, exp: Exp) -> Number:
+        """How much the newest weights count."""
+        return 1.0
+
+
+@dataclass(frozen=True)
+class LossDriven(Memory):
+    """The memory that the loss itself sets.
+
+    ``forget = exp(-|change of best| / (kappa * std))`` and ``trust = exp(-(mean - best) / (kappa * std))``: while the
+    loss falls the average follows, on a plateau it remembers everything since the plateau began, and weights of a spike
+    hardly count. Where the mean stays above `best`, `best` follows it, slowly at first: a loss that has risen for good
+    is a new plateau, and what was good before it is forgotten too.
+
+    >>> falling = LossDriven().forget(AverageState(5, 1.0, 0.1, 1.0), AverageState(6, 0.98, 0.1, 0.98), math.exp)
+    >>> round(falling, 4), round(math.exp(-0.02 / (0.2 * 0.1)), 4)
+    (0.3679, 0.3679)
+    """
+
+    kappa: float = 0.2
+
+    def best(self, before: Stats, after: Stats) -> Number:
+        gap = after.mean - after.best
+        rise = gap / (RISE * after.std + (after.std == 0))
+        significance = rise * rise * rise * rise
+        return after.best + (1 - self.loss_beta) * gap * (1 - 1 / (1 + significance))
+
+    def forget(self, before: Stats, after: Stats, exp: Exp) -> Number:
+        return exp(-abs(before.best - after.best) / self._unit(after))
+
+    def trust(self, stats: Stats, exp: Exp) -> Number:
+        return exp(-abs(stats.mean - stats.best) / self._unit(stats))  # 0 before the first loss, when best is inf
+
+    def _unit(self, stats: Stats) -> Number:
+        # Without a spread all losses were equal, and every distance is zero.
+        return self.kappa * stats.std + (stats.std == 0)
+
+
+@dataclass(frozen=True)
+class Polynomial(Memory):
+    """Weights count in proportion to about ``step**power``: ``share = (power + 1) / (step + power)``."""
+
+    power: float = 8.0
+
+    def forget(self, before: Stats, after: Stats, exp: Exp) -> Number:
+        return before.count / (before.count + self.power) if self.power else 1.0
+
+
+@dataclass(frozen=True)
+class Exponential(Memory):
+    """An exponential moving average whose weights sum to one from the first step on."""
+
+    decay: float = 0.999
+
+    def forget(self, before: Stats, after: Stats, exp: Exp) -> Number:
+        return self.decay
+
+
+class AverageState(NamedTuple):
+    """The statistics of the losses so far, and what the average remembers; the format of checkpoints.
+
+    ``total`` is the weight of the average, ``forget`` what the losses since its last update have to make of it, and
+    ``pending`` the number of steps since then.
+    """
+
+    count: Number = 0.0  # type: ignore[assignment]
+    mean: Number = 0.0
+    std: Number = 0.0
+    best: Number = math.inf
+    skipped: Number = 0.0
+    total: Number = 0.0
+    forget: Number = 1.0
+    pending: Number = 0.0
+
+    def with_step(self, memory: Memory, after: Stats, exp: Exp) -> AverageState:
+        """The state after one step more, whose loss has made the statistics what they are ``after`` it."""
+        known = self._replace(count=after.count, mean=after.mean, std=after.std, best=after.best)
+        known = known._replace(best=memory.best(self, known))
+        return known._replace(forget=self.forget * memory.forget(self, known, exp), pending=self.pending + 1)
+
+    def with_update(self, memory: Memory, every: int, exp: Exp) -> tuple[Number, AverageState]:
+        """The share of the newest weights in the average, and the state after that update.
+
+        Weights that stand for fewer steps than ``every`` count less by that.
+
+        >>> share, state = AverageState(total=3.0, pending=10).with_update(Memory(), 10, math.exp)
+        >>> share, state.total, state.pending
+        (0.25, 4.0, 0.0)
+        """
+        steps = 1 - (every - self.pending) * (self.pending < every) / every
+        weight = memory.trust(self, exp) * steps
+        total = self.total * self.forget + weight
+        share = weight / (total + (total == 0))
+        return share, self._replace(total=total, forget=0 * total + 1, pending=0 * steps)
+
+
+MEMORIES: dict[str, tuple[type[Memory], str]] = {
+    "anytime": (LossDriven, "kappa"),
+    "poly": (Polynomial, "power"),
+    "ema": (Exponential, "decay"),
+    "uniform": (Memory, ""),
+}
+
+
+def find_memory(memory: str | Memory) -> Memory:
+    """A memory by its name, with its number after a colon.
+
+    >>> find_memory("poly:8"), find_memory("anytime").kappa, find_memory("ema:0.99").decay
+    (Polynomial(loss_beta=0.99, power=8.0), 0.2, 0.99)
+    """
+    if isinstance(memory, Memory):
+        return memory
+    name, colon, number = str(memory).partition(":")
+    if name in MEMORIES:
+        kind, parameter = MEMORIES[name]
+        if not colon:
+            return kind()
+        try:
+            if parameter and _is_allowed(name, float(number)):
+                return kind(**{parameter: float(number)})
+        except ValueError:
+            pass
+    raise ValueError(
+        f"Invalid memory: {memory!r}; take 'anytime', 'anytime:KAPPA' (above 0), 'poly:POWER' (0 or more), 'ema:DECAY' "
+        "(from 0 to below 1), 'uniform', or a Memory"
+    )
+
+
+def _is_allowed(name: str, number: float) -> bool:
+    if name == "ema":
+        return 0 <= number < 1
+    return (number >= 0 if name == "poly" else number > 0) and number < math.inf

@@ -1,0 +1,261 @@
+"""WeightAverage: the average of some tensors, and how it takes their place for a while."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from surefoot.averaging.memory import AverageState, Memory, Number, find_memory
+from surefoot.losses import as_scalar
+from surefoot.meter import Meter
+from surefoot.rules import RULES
+from surefoot.statistics import LossStats, scalar_on, widest_float
+
+
+class WeightAverage:
+    """An average of tensors that something else changes; several averages may observe the same tensors.
+
+    Call `update` with the loss after every step of the optimizer. `averaged` puts the average into the tensors for a
+    while. The average of float16 and bfloat16 tensors is kept in float32.
+
+    Args:
+        tensors: the parameters (floating buffers too, if you like).
+        memory: "anytime", "poly:8", "ema:0.999", "uniform", or a `Memory`.
+        every: update the average at every so many steps; the statistics see every loss.
+
+    >>> weights = torch.zeros(1)
+    >>> mean = WeightAverage([weights], "uniform", every=1)
+    >>> for step in range(1, 5):
+    ...     weights += 1
+    ...     mean.update(loss=1.0)
+    >>> with mean.averaged():
+    ...     print(weights)
+    tensor([2.5000])
+    >>> weights
+    tensor([4.])
+    """
+
+    def __init__(self, tensors: Iterable[Tensor], memory: str | Memory = "anytime", *, every: int = 10) -> None:
+        check_every(every)
+        self.tensors: Sequence[Tensor] = list(tensors)
+        self.memory = find_memory(memory)
+        self.every = every
+        self.maximize = False
+        self.averages: dict[Tensor, Tensor] = {}
+        self.state = AverageState()
+        #: Steps since the last update; the state has them too, but there only the device may know.
+        self.pending = 0
+
+    def update(self, loss: Any) -> None:
+        """Take notice of a step: its loss enters the statistics, and if it is time the tensors enter the average."""
+        if not self.averages:
+            self.prepare()
+        loss = as_scalar(loss, owner="WeightAverage")
+        self.observe(loss.item() if isinstance(loss, Tensor) and loss.is_cpu else loss)
+        if self.pending >= self.every:
+            self.commit(are_finite(self.tensors))
+
+    def observe(self, loss: Number) -> None:
+        """Add the loss of a step to the statistics; one that is not finite is counted and left out."""
+        self._place(loss)
+        state = self.state
+        stats = LossStats(*state[:4])
+        meter = Meter(RULES["plain"], 0.0, "unit", self.memory.loss_beta, maximize=self.maximize)
+        assessment = meter.assess(stats, loss)
+        accepted = assessment.accepted
+        left_out = state._replace(skipped=state.skipped + 1, pending=state.pending + 1)
+        self.pending += 1
+        if accepted is False:
+            self.state = left_out
+            return
+        after = stats.with_loss(assessment.loss, self.memory.loss_beta)
+        observed = state.with_step(self.memory, after, _exp(state))
+        self.state = observed if accepted is True else _choose(accepted, observed, left_out)
+
+    def commit(self, sound: bool | Tensor = True) -> None:
+        """Let the tensors as they are now enter the average, if they are ``sound``."""
+        if sound is False:
+            return  # and try again at the next step
+        self.prepare()
+        share, after = self.state.with_update(self.memory, self.every, _exp(self.state))
+        if isinstance(sound, Tensor):
+            share = scalar_on(sound.device, share)
+            share = torch.where(sound, share, torch.zeros_like(share))
+            after = _choose(sound, after, self.state)
+        pairs = [(self.averages[x], x) for x in self.tensors if x in self.averages]
+        move([average for average, _ in pairs], [x for _, x in pairs], share, sound)
+        self.state, self.pending = after, 0
+
+    def prepare(self) -> None:
+        """Start an average for tensors that have none and are trained: it is what they are now."""
+        for x in self.tensors:
+            if x not in self.averages and (x.requires_grad or not isinstance(x, torch.nn.Parameter)):
+                self.averages[x] = started(x)
+
+    def values(self) -> list[tuple[Tensor, Tensor]]:
+        """The tensors, and for each the average as of now: as if it had been updated with the last step."""
+        pairs = [(x, self.averages[x]) for x in self.tensors if x in self.averages]
+        if self.pending == 0:
+            return pairs
+        share, _ = self.state.with_update(self.memory, self.every, _exp(self.state))
+        result = []
+        for x, average in pairs:
+            now = _local(average).clone()
+            move([now], [x], share, True)
+            result.append((x, torch.where(now.isfinite().all(), now, _local(average))))
+        return result
+
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        """The average is in the tensors inside, and what was there before is there again afterwards."""
+        with swapped(self.values()):
+            yield
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint needs."""
+        averages = [self.averages.get(x) for x in self.tensors]
+        return {"state": pack(self.state), "averages": [None if x is None else x.clone() for x in averages]}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue from a checkpoint."""
+        pairs = list(zip(self.tensors, state_dict["averages"], strict=True))
+        self.averages = {x: started(x, average) for x, average in pairs if average is not None}
+        self.load(state_dict["state"])
+
+    def load(self, vector: Tensor) -> None:
+        """Continue from the numbers of a state."""
+        self.state = unpack(vector)
+        self.pending = int(self.state.pending)  # once, not at every step
+
+    def _device(self) -> torch.device | None:
+        """Where the state is; None if it is on the host."""
+        return self.state.mean.device if isinstance(self.state.mean, Tensor) else None
+
+    def _place(self, loss: Number) -> None:
+        """Move the state to the device of the loss."""
+        if isinstance(loss, Tensor) and self._device() != loss.device:
+            self.state = AverageState(*(scalar_on(loss.device, x) for x in self.state))
+
+
+def check_every(every: Any) -> None:
+    """Refuse a number of steps that has no meaning."""
+    if not isinstance(every, int) or isinstance(every, bool) or every < 1:
+        raise ValueError(f"Invalid every: {every!r}; it must be a whole number of steps, at least 1")
+
+
+def pack(state: AverageState) -> Tensor:
+    """The state as the vector that checkpoints have."""
+    if isinstance(state.mean, Tensor):
+        return torch.stack([scalar_on(state.mean.device, x) for x in state])
+    return torch.tensor(state, dtype=torch.float64, device="cpu")
+
+
+def unpack(vector: Tensor) -> AverageState:
+    """The state in a vector, as floats or, on a device, as 0-d tensors."""
+    if vector.numel() != len(AverageState._fields):
+        raise ValueError(
+            f"the checkpoint's average has {vector.numel()} numbers, this version keeps {len(AverageState._fields)}; "
+            "load it with the version that wrote it"
+        )
+    return AverageState(*(vector.tolist() if vector.is_cpu else vector.to(widest_float(vector.device)).unbind()))
+
+
+def started(x: Tensor, like: Tensor | None = None) -> Tensor:
+    """A new average of a tensor, from its present value or from that of a checkpoint: of at least float32.
+
+    >>> started(torch.ones(2, dtype=torch.bfloat16)).dtype
+    torch.float32
+    """
+    dtype = torch.promote_types(x.dtype, torch.float32)
+    value = x.detach() if like is None else like.detach()
+    if value.shape != x.shape:
+        raise ValueError(
+            f"the checkpoint's average has the shape {tuple(value.shape)}, the parameter {tuple(x.shape)}: it is of "
+            "another model; start without it instead"
+        )
+    return value.to(x.device, dtype, copy=True)
+
+
+def are_finite(tensors: Iterable[Tensor]) -> bool | Tensor:
+    """Whether all numbers are finite: a bool, or a tensor on the device on which they are.
+
+    >>> are_finite([torch.ones(2), torch.tensor([1e38, 3e38])]), are_finite([torch.tensor([1.0, math.nan])])
+    (True, False)
+    """
+    sound: bool | Tensor = True
+    for x in map(_local, tensors):
+        # By the sum, which is one read and no temporary; it may overflow where no number does.
+        finite = x.sum(dtype=None if x.dtype.itemsize >= 4 else torch.float32).isfinite()
+        if x.is_cpu:
+            if not finite and not x.isfinite().all():
+                return False
+        else:
+            finite = finite | x.isfinite().all()
+            sound = sound & (finite.to(sound.device) if isinstance(sound, Tensor) else finite)
+    return sound
+
+
+def move(averages: list[Tensor], tensors: list[Tensor], share: Number, sound: bool | Tensor) -> None:
+    """``average += share * (tensor - average)`` for all of them; those on a device without waiting for it."""
+    averages = [_real(_local(x)) for x in averages]
+    tensors = [_real(_local(x.detach())) for x in tensors]
+    tensors = [x if x.dtype == average.dtype else x.to(average.dtype) for x, average in zip(tensors, averages)]
+    if not averages or not (isinstance(share, Tensor) or share):
+        return
+    if not isinstance(share, Tensor):
+        torch._foreach_lerp_(averages, tensors, share)
+        return
+    distances = list(torch._foreach_sub(tensors, averages))
+    shares: dict[Any, Tensor] = {}
+    for distance in distances:
+        kind = (distance.device, distance.dtype)
+        if kind not in shares:
+            shares[kind] = share.to(*kind, non_blocking=True)
+        distance.mul_(shares[kind])
+        if isinstance(sound, Tensor):
+            # Not by a product: NaN times 0 is NaN.
+            distance.masked_fill_(~sound.to(distance.device, non_blocking=True), 0)
+    torch._foreach_add_(averages, distances)
+
+
+@contextmanager
+def swapped(pairs: Iterable[tuple[Tensor, Tensor]]) -> Iterator[None]:
+    """Put other values into tensors, in place, and the former ones back whatever happens inside."""
+    with torch.no_grad():
+        former = [(_local(x), _local(x).clone(), _local(value)) for x, value in pairs]
+    try:
+        with torch.no_grad():
+            for x, _, value in former:
+                x.copy_(value)
+        yield
+    finally:
+        with torch.no_grad():
+            for x, value, _ in former:
+                x.copy_(value)
+
+
+def _local(x: Any) -> Tensor:
+    """A rank's own part of a sharded tensor."""
+    return x.to_local() if hasattr(x, "to_local") else x
+
+
+def _real(x: Tensor) -> Tensor:
+    return torch.view_as_real(x.resolve_conj()) if x.is_complex() else x
+
+
+def _exp(state: AverageState) -> Any:
+    return torch.exp if isinstance(state.mean, Tensor) else math.exp
+
+
+def _choose(condition: Tensor, then: AverageState, otherwise: AverageState) -> AverageState:
+    return AverageState(
+        *(
+            torch.where(condition, scalar_on(condition.device, a), scalar_on(condition.device, b))
+            for a, b in zip(then, otherwise)
+        )
+    )

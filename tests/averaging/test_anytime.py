@@ -1,0 +1,545 @@
+"""Anytime around every torch optimizer: the base trains as if alone, and the wrong weights are never saved."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import math
+import pickle
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+import pytorch_optimizer
+import torch
+from torch import Tensor, nn
+from torch.nn import Parameter
+from torch.optim import Optimizer
+
+import surefoot
+from host_reads import no_host_reads
+from saved import through_a_file
+from surefoot import Anytime, WeightAverage
+from warm import take_step
+from wrapped import BASES, assert_equal, loss_at, make_model, params_of
+
+TORCH = {
+    name: lambda params, cls=cls: cls(params, lr=0.01)
+    for name, cls in vars(torch.optim).items()
+    if inspect.isclass(cls) and issubclass(cls, Optimizer) and name not in ("Optimizer", "SparseAdam")
+}
+OURS: dict[str, Callable[[Any], Optimizer]] = {
+    "AdamS": lambda params: surefoot.AdamS(params, lr=0.01, eta=0.3),
+    "LossWeighted": lambda params: surefoot.LossWeighted(torch.optim.SGD(params, lr=0.05), "ucb", eta=0.3),
+}
+EVERY = {**TORCH, **BASES, **OURS}
+every_optimizer = pytest.mark.parametrize("name", EVERY)
+
+
+def train(model: nn.Module, optimizer: Any, steps: range) -> list[list[Tensor]]:
+    """The weights after every step."""
+    if hasattr(optimizer, "train"):
+        optimizer.train()
+    trajectory = []
+    for step in steps:
+
+        def closure(step: int = step) -> Tensor:
+            optimizer.zero_grad()
+            loss = loss_at(model, step)
+            loss.backward()
+            return loss
+
+        if isinstance(getattr(optimizer, "base", optimizer), torch.optim.LBFGS):
+            optimizer.step(closure)
+        elif isinstance(optimizer, (Anytime, surefoot.LossAware, surefoot.LossWeighted)):
+            optimizer.step(loss=closure())
+        else:
+            closure()
+            optimizer.step()
+        trajectory.append(params_of(model))
+    return trajectory
+
+
+def averages(model: nn.Module, optimizer: Anytime) -> list[Tensor]:
+    with optimizer.averaged():
+        return params_of(model)
+
+
+# -- the base --------------------------------------------------------------------------------------------------------
+
+
+@every_optimizer
+def test_the_base_takes_the_steps_it_would_take_alone(name: str) -> None:
+    plain, wrapped = make_model(), make_model()
+    alone = train(plain, EVERY[name](plain.parameters()), range(25))
+    optimizer = Anytime(EVERY[name](wrapped.parameters()), every=3)
+    beside = []
+    for step in range(25):
+        beside += train(wrapped, optimizer, range(step, step + 1))
+        if step % 4 == 0:
+            averages(wrapped, optimizer)
+            optimizer.averaged_state_dict(wrapped)
+    for a, b in zip(alone, beside, strict=True):
+        assert_equal(a, b)
+
+
+@every_optimizer
+def test_the_average_is_that_of_an_observer(name: str) -> None:
+    """What `WeightAverage`, whose recurrence is tested against the formula, makes of the trajectory of the base."""
+    plain, wrapped = make_model(), make_model()
+    optimizer = Anytime(EVERY[name](wrapped.parameters()), kappa=0.5, loss_beta=0.9, every=3)
+    tensors = [torch.empty_like(p) for p in plain.parameters()]
+    observer = WeightAverage(tensors, surefoot.averaging.memory.LossDriven(0.9, 0.5), every=3)
+    for step, weights in enumerate(train(plain, EVERY[name](plain.parameters()), range(17))):
+        loss = loss_at(wrapped, step).item()
+        train(wrapped, optimizer, range(step, step + 1))
+        for x, value in zip(tensors, weights):
+            x.copy_(value)
+        observer.update(loss)
+        with observer.averaged():
+            for x, y in zip(tensors, averages(wrapped, optimizer), strict=True):
+                torch.testing.assert_close(x, y)
+
+
+def test_a_base_that_takes_the_loss_gets_it_however_it_came() -> None:
+    for give in ("loss", "record", "closure"):
+        alone, wrapped = make_model(), make_model()
+        base, optimizer = OURS["AdamS"](alone.parameters()), Anytime(OURS["AdamS"](wrapped.parameters()))
+        for step in range(5):
+            for model, chosen in ((alone, base), (wrapped, optimizer)):
+                chosen.zero_grad()
+                losses = [loss_at(model, 2 * step + i) for i in range(2)]
+                sum(losses).backward()
+                if give == "record":
+                    chosen.record_loss(losses[0], weight=3)
+                    chosen.record_loss(losses[1])
+                    chosen.step()
+                elif give == "closure":
+                    assert chosen.step(lambda losses=losses: losses[1]) is losses[1]
+                else:
+                    chosen.step(loss=losses[1])
+        assert_equal(params_of(alone), params_of(wrapped))
+        assert torch.equal(base.param_groups[0]["seen"], optimizer.param_groups[0]["seen"])
+        assert optimizer.confidence()[0]["weight"] == base.confidence()[0]["weight"]
+
+
+def test_it_is_an_optimizer_with_the_groups_of_the_base() -> None:
+    model = make_model()
+    optimizer = Anytime(torch.optim.SGD(model.parameters(), lr=0.1))
+    assert isinstance(optimizer, Optimizer)
+    assert optimizer.param_groups is optimizer.base.param_groups
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+    take_step(optimizer)
+    scheduler.step()
+    assert optimizer.base.param_groups[0]["lr"] == 0.05
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_grad_scaler_skips_and_the_average_sees_nothing(fused: bool) -> None:
+    model = make_model()
+    optimizer = Anytime(torch.optim.AdamW(model.parameters(), lr=0.01, fused=fused), every=1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    for step in range(4):
+        optimizer.zero_grad()
+        loss = loss_at(model, step)
+        scaler.scale(loss).backward()
+        if step == 2:
+            next(model.parameters()).grad[0, 0] = math.inf
+        scaler.step(optimizer, loss=loss)
+        scaler.update()
+    assert optimizer.param_groups[0]["average_numbers"][0] == 3
+    assert all(p.isfinite().all() for p in averages(model, optimizer))
+
+
+def test_recorded_losses_are_averaged() -> None:
+    p = Parameter(torch.zeros(1))
+    optimizer = Anytime(torch.optim.SGD([p], lr=0.1))
+    p.grad = torch.ones(1)
+    optimizer.record_loss(torch.tensor(1.0), weight=3)
+    optimizer.record_loss(5.0, weight=1)
+    optimizer.step()
+    assert optimizer.confidence()[0]["mean"] == 2
+
+
+def test_what_is_maximized_is_followed_where_it_rises() -> None:
+    down, up = Parameter(torch.zeros(1)), Parameter(torch.zeros(1))
+    descends = Anytime(torch.optim.SGD([down], lr=0.1), every=1)
+    climbs = Anytime(torch.optim.SGD([up], lr=0.1, maximize=True), every=1)
+    for loss in (3.0, 2.0, 1.5, 1.7):
+        down.grad, up.grad = torch.ones(1), -torch.ones(1)
+        descends.step(loss=loss)
+        climbs.step(loss=-loss)
+    with descends.averaged(), climbs.averaged():
+        assert torch.equal(down, up)
+
+
+def test_weigh_works_on_its_base_and_loss_weighted_belongs_inside() -> None:
+    model = make_model()
+    optimizer = Anytime(torch.optim.SGD(model.parameters(), lr=0.1))
+    weigh = surefoot.weigh(optimizer, "ucb", eta=0.1)
+    for step in range(3):
+        optimizer.zero_grad()
+        loss = loss_at(model, step)
+        weigh(loss).backward()
+        optimizer.step(loss=loss)
+    assert weigh.confidence()[0]["mean"] > 0
+    with pytest.raises(TypeError, match=r"write Anytime\(LossWeighted\(base\)\)"):
+        surefoot.LossWeighted(optimizer)
+    with pytest.raises(TypeError, match=r"Anytime weighs its gradients by the loss already"):
+        surefoot.weigh(Anytime(OURS["AdamS"](model.parameters())))
+    with pytest.raises(TypeError, match="Anytime keeps an average of these weights already"):
+        Anytime(optimizer)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"kappa": 0}, "Invalid kappa value: 0; it must be finite and above 0"),
+        ({"kappa": "x"}, "Invalid kappa value: 'x'"),
+        ({"loss_beta": 1.0}, "Invalid loss_beta value: 1.0; it must be at least 0 and below 1"),
+        ({"every": 0}, "Invalid every: 0; it must be a whole number of steps, at least 1"),
+    ],
+)
+def test_options_that_have_no_meaning_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Anytime(torch.optim.SGD([Parameter(torch.ones(1))], lr=0.1), **options)
+
+
+def test_a_step_without_a_loss_is_refused_before_anything_changes() -> None:
+    p = Parameter(torch.ones(2))
+    optimizer = Anytime(torch.optim.SGD([p], lr=0.1))
+    p.grad = torch.ones(2)
+    with pytest.raises(RuntimeError, match=r"Anytime.step\(\) got no loss: pass it as step\(loss=loss\)"):
+        optimizer.step()
+    with pytest.raises(TypeError, match=r"takes the loss by name.*write step\(loss=loss\)"):
+        optimizer.step(torch.tensor(1.0))  # type: ignore[call-overload]
+    assert p.tolist() == [1, 1]
+
+
+# -- the wrong weights are never saved ---------------------------------------------------------------------------------
+
+
+def trained(every: int = 3, steps: int = 8, base: str = "AdamW") -> tuple[nn.Module, Anytime]:
+    model = make_model()
+    optimizer = Anytime(BASES[base](model.parameters()), every=every)
+    train(model, optimizer, range(steps))
+    return model, optimizer
+
+
+def test_before_the_first_step_the_average_is_the_weights() -> None:
+    model = make_model()
+    optimizer = Anytime(BASES["AdamW"](model.parameters()))
+    assert_equal(params_of(model), averages(model, optimizer))
+    assert_equal(params_of(model), list(optimizer.averaged_state_dict(model).values()))
+    train(model, optimizer, range(1))
+    assert_equal(params_of(model), averages(model, optimizer))  # also after one step: there is nothing else to average
+
+
+def test_the_trained_weights_come_back_whatever_happens_inside() -> None:
+    model, optimizer = trained()
+    before = params_of(model)
+
+    def break_everything() -> None:
+        with optimizer.averaged():
+            assert not torch.equal(next(model.parameters()), before[0])
+            for p in model.parameters():
+                p.data.zero_()
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        break_everything()
+    assert_equal(before, params_of(model))
+    train(model, optimizer, range(8, 9))  # and training goes on
+
+
+def test_what_may_not_be_done_inside_says_what_to_do() -> None:
+    model, optimizer = trained()
+    saved = optimizer.state_dict()
+    with optimizer.averaged():
+        for call in (lambda: optimizer.step(loss=1.0), lambda: optimizer.load_state_dict(saved)):
+            with pytest.raises(RuntimeError, match=r"inside averaged\(\).*call it after the with block"):
+                call()
+        with pytest.raises(RuntimeError, match=r"averaged\(\) was called inside"), optimizer.averaged():
+            pass
+        assert optimizer._is_swapped
+    train(model, optimizer, range(8, 9))
+
+
+def test_state_dicts_mean_the_same_inside_and_outside() -> None:
+    model, optimizer = trained()
+    outside, weights = through_a_file(optimizer.state_dict()), optimizer.averaged_state_dict(model)
+    with optimizer.averaged():
+        inside = through_a_file(optimizer.state_dict())
+        again = optimizer.averaged_state_dict(model)
+    assert str(inside) == str(outside)
+    assert_equal(list(weights.values()), list(again.values()))
+    for name, p in model.named_parameters():
+        assert not torch.equal(weights[name], p)
+
+
+def test_the_averaged_state_dict_is_a_copy() -> None:
+    model, optimizer = trained()
+    saved = optimizer.averaged_state_dict(model)
+    kept = copy.deepcopy(saved)
+    train(model, optimizer, range(8, 20))
+    assert_equal(list(kept.values()), list(saved.values()))
+    other = make_model()
+    other.load_state_dict(saved)
+
+
+def test_tensors_are_matched_as_objects() -> None:
+    model = make_model()
+    compiled = torch.compile(model, backend="eager")
+    optimizer = Anytime(BASES["AdamW"](compiled.parameters()), every=2)
+    train(compiled, optimizer, range(6))
+    plain, prefixed = optimizer.averaged_state_dict(model), optimizer.averaged_state_dict(compiled)
+    assert list(prefixed) == [f"_orig_mod.{name}" for name in plain]
+    assert_equal(list(plain.values()), list(prefixed.values()))
+    assert_equal(list(plain.values()), averages(model, optimizer))
+    assert not torch.equal(plain["0.weight"], model[0].weight)
+    with pytest.raises(ValueError, match=r"none of the parameters of this Sequential.*not a copy of it"):
+        optimizer.averaged_state_dict(make_model())
+
+
+def test_tied_weights_stay_tied() -> None:
+    model = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False))
+    model[1].weight = model[0].weight
+    optimizer = Anytime(torch.optim.SGD(model.parameters(), lr=0.1), every=1)
+    train(model, optimizer, range(0))
+    for loss in (1.0, 2.0, 3.0):
+        take_step(optimizer, loss)
+    saved = optimizer.averaged_state_dict(model)
+    assert saved["0.weight"].data_ptr() == saved["1.weight"].data_ptr()
+    assert torch.equal(saved["0.weight"], averages(model, optimizer)[0])
+
+
+# -- parameters of every kind ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64, torch.complex64])
+def test_the_average_has_at_least_single_precision(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    p = Parameter(torch.randn(5, dtype=dtype))
+    optimizer = Anytime(torch.optim.SGD([p], lr=2**-6), every=1)
+    values = []
+    for _ in range(4):
+        p.grad = torch.ones_like(p)
+        optimizer.step(loss=1.0)
+        values.append(p.detach().clone())
+    wide = torch.promote_types(dtype, torch.float32)
+    expected = torch.stack(values).to(wide).mean(0)
+    optimizer.load_state_dict(through_a_file(optimizer.state_dict()))  # torch would cast to the parameter's dtype
+    take_step(optimizer)
+    assert optimizer.state[p]["average"].dtype == wide
+    torch.testing.assert_close(optimizer.state[p]["average"], expected)
+    with optimizer.averaged():
+        torch.testing.assert_close(p.detach(), ((4 * expected + values[-1].to(wide) - 2**-6) / 5).to(dtype))
+
+
+def test_frozen_parameters_have_no_average_until_they_are_trained() -> None:
+    model = make_model()
+    model[0].weight.requires_grad_(False)
+    optimizer = Anytime(torch.optim.AdamW(model.parameters(), lr=0.01), every=1)
+    train(model, optimizer, range(5))
+    assert "average" not in optimizer.state_dict()["state"].get(0, {})
+    frozen = model[0].weight.detach().clone()
+    assert torch.equal(averages(model, optimizer)[0], frozen)
+    model[0].weight.requires_grad_(True)
+    train(model, optimizer, range(5, 12))
+    average = averages(model, optimizer)[0]
+    assert not torch.equal(average, frozen)
+    assert not torch.equal(average, model[0].weight)
+
+
+def test_a_group_that_is_added_later_has_an_average_of_its_own() -> None:
+    first, late = Parameter(torch.zeros(1)), Parameter(torch.full((1,), 100.0))
+    optimizer = Anytime(torch.optim.SGD([first], lr=1.0), every=1)
+    for _ in range(50):
+        take_step(optimizer)
+    optimizer.add_param_group({"params": [late]})
+    for _ in range(3):
+        take_step(optimizer)
+    with optimizer.averaged():
+        assert first.item() == pytest.approx(-27)
+        assert late.item() == pytest.approx(98)  # of 99, 98, 97: not of the 100 that it started from
+    optimizer.base.add_param_group({"params": [Parameter(torch.zeros(1))]})
+    take_step(optimizer)
+    assert len(optimizer.confidence()) == 3
+
+
+def test_a_parameter_without_a_gradient_keeps_the_base_at_peace() -> None:
+    """Adam takes a parameter with any state for one that it has set up."""
+    a, b = Parameter(torch.ones(1)), Parameter(torch.ones(1))
+    optimizer = Anytime(torch.optim.Adam([a, b], lr=0.1), every=1)
+    for i in range(4):
+        a.grad, b.grad = torch.ones(1), torch.ones(1) if i == 3 else None
+        optimizer.step(loss=1.0)
+    assert b.item() != 1
+    restored = Anytime(torch.optim.Adam([a, b], lr=0.1), every=1)
+    b.grad = None
+    restored.load_state_dict(optimizer.state_dict())
+
+
+# -- when things go wrong ----------------------------------------------------------------------------------------------
+
+
+def test_nan_weights_never_enter_the_average() -> None:
+    for use_closure in (False, True):
+        model, optimizer = trained(every=1, steps=5)
+        good = averages(model, optimizer)
+        with torch.no_grad():
+            next(model.parameters()).fill_(math.nan)
+        for step in range(5, 8):
+            loss = loss_at(model, step)
+            loss.backward()
+            if use_closure:
+                optimizer.step(lambda loss=loss: loss)
+            else:
+                optimizer.step(loss=loss)
+        assert all(p.isnan().all() for p in model.parameters())  # the base does what it does alone
+        for a, b in zip(averages(model, optimizer), good, strict=True):
+            torch.testing.assert_close(a, b, rtol=0.1, atol=0.01)
+        assert optimizer.confidence()[0]["skipped"] == 3
+
+
+def test_a_base_that_raises_leaves_an_average_that_goes_on() -> None:
+    model, optimizer = trained(every=1)
+    weights = averages(model, optimizer)
+
+    class Broken(torch.optim.SGD):
+        def step(self, closure: Any = None) -> None:
+            raise RuntimeError("out of luck")
+
+    broken = Anytime(Broken(model.parameters(), lr=0.1))
+    with pytest.raises(RuntimeError, match="out of luck"):
+        broken.step(loss=1.0)
+    assert broken.param_groups[0]["average_numbers"] is not None
+    del broken
+    assert_equal(weights, averages(model, optimizer))
+
+
+# -- checkpoints -------------------------------------------------------------------------------------------------------
+
+
+@every_optimizer
+@pytest.mark.parametrize("at", [1, 7, 9])
+def test_killed_and_resumed_bit_for_bit(name: str, at: int) -> None:
+    model, straight = make_model(), make_model()
+    optimizer, other = (Anytime(EVERY[name](x.parameters()), every=3) for x in (model, straight))
+    train(straight, other, range(14))
+    train(model, optimizer, range(at))
+    saved = through_a_file({"model": model.state_dict(), "optimizer": optimizer.state_dict()})
+    model = make_model()
+    for p in model.parameters():
+        nn.init.zeros_(p)
+    optimizer = Anytime(EVERY[name](model.parameters()), every=3)
+    model.load_state_dict(saved["model"])
+    optimizer.load_state_dict(saved["optimizer"])
+    train(model, optimizer, range(at, 14))
+    assert_equal(params_of(model), params_of(straight))
+    assert_equal(averages(model, optimizer), averages(straight, other))
+    assert torch.equal(optimizer.param_groups[0]["average_numbers"], other.param_groups[0]["average_numbers"])
+
+
+def test_checkpoints_of_the_base_alone_and_for_it() -> None:
+    model, optimizer = trained()
+    base = BASES["AdamW"](model.parameters())
+    base.load_state_dict(through_a_file(optimizer.state_dict()))
+    for p in model.parameters():
+        p.grad = torch.ones_like(p)
+    base.step()
+    alone = through_a_file(BASES["AdamW"](model.parameters()).state_dict())
+    optimizer.load_state_dict(alone)
+    assert_equal(averages(model, optimizer), params_of(model))
+    train(model, optimizer, range(3))
+    with pytest.raises(ValueError, match="a checkpoint of an optimizer has state and param_groups"):
+        optimizer.load_state_dict({})
+
+
+def test_a_base_with_a_checkpoint_form_of_its_own() -> None:
+    def make(model: nn.Module) -> Anytime:
+        return Anytime(pytorch_optimizer.Lookahead(torch.optim.AdamW(model.parameters(), lr=0.01)), every=2)
+
+    model, other_model = make_model(), make_model()
+    optimizer, other = make(model), make(other_model)
+    train(model, optimizer, range(7))
+    other_model.load_state_dict(model.state_dict())
+    other.load_state_dict(through_a_file(optimizer.state_dict()))
+    assert_equal(averages(model, optimizer), averages(other_model, other))
+    train(model, optimizer, range(7, 12))
+    train(other_model, other, range(7, 12))
+    assert_equal(averages(model, optimizer), averages(other_model, other))
+
+
+def test_the_checkpoint_of_another_model_is_refused() -> None:
+    _, optimizer = trained(base="SGD")
+    other = Anytime(torch.optim.SGD([Parameter(torch.ones(3)), Parameter(torch.ones(2))], lr=0.1))
+    with pytest.raises(ValueError, match=r"has the shape \(6, 4\), the parameter \(3,\): it is of another model"):
+        other.load_state_dict(optimizer.state_dict())
+
+
+def test_a_checkpoint_is_not_changed_by_training_on() -> None:
+    model, optimizer = trained(every=1)
+    saved = copy.deepcopy(optimizer.state_dict())
+    kept = copy.deepcopy(saved)
+    optimizer.load_state_dict(saved)
+    train(model, optimizer, range(8, 12))
+    assert torch.equal(saved["state"][0]["average"], kept["state"][0]["average"])
+    assert torch.equal(saved["param_groups"][0]["average_numbers"], kept["param_groups"][0]["average_numbers"])
+
+
+@pytest.mark.parametrize("how", [copy.deepcopy, lambda pair: pickle.loads(pickle.dumps(pair))])
+def test_copies_go_on_by_themselves(how: Callable[[Any], Any]) -> None:
+    model, optimizer = trained()
+    other_model, other = how((model, optimizer))
+    train(model, optimizer, range(8, 15))
+    train(other_model, other, range(8, 15))
+    assert_equal(averages(model, optimizer), averages(other_model, other))
+    assert other.averaged_state_dict(other_model).keys() == other_model.state_dict().keys()
+
+
+def test_state_shows_the_averages_and_takes_them() -> None:
+    """Lightning moves the state of optimizers to a device in this way."""
+    model, optimizer = trained(base="SGD")
+    expected = averages(model, optimizer)
+    assert len(optimizer.state) == 2
+    for p, values in list(optimizer.state.items()):
+        optimizer.state[p] = {name: value.double().float() for name, value in values.items()}
+    assert_equal(expected, averages(model, optimizer))
+    del optimizer.state[p]
+    assert "average" not in optimizer.state[p]
+    assert not optimizer.base.state[p]
+
+
+# -- devices -----------------------------------------------------------------------------------------------------------
+
+
+def test_no_host_read_where_the_loss_stays_a_tensor() -> None:
+    """On the CPU under a mode that refuses every read; `capturable` keeps the loss a tensor, as a device would."""
+    models = make_model(), make_model()
+    read, unread = (Anytime(torch.optim.SGD(model.parameters(), lr=0.05), every=2) for model in models)
+    unread.param_groups[0]["capturable"] = True
+    unread.step(loss=loss_at(models[1], 0))  # a mode that reads nothing cannot see that zeros are on the host
+    read.step(loss=loss_at(models[0], 0))
+    for step in range(7):
+        for model, optimizer in zip(models, (read, unread)):
+            optimizer.zero_grad()
+            loss = loss_at(model, step)
+            loss.backward()
+            given = loss * (math.nan if step == 4 else 1)
+            with no_host_reads() if optimizer is unread else nullcontext():
+                optimizer.step(loss=given)
+    assert isinstance(unread._observers[0].state.mean, Tensor)
+    for a, b in zip(averages(models[0], read), averages(models[1], unread), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_parameters_on_another_device_are_averaged_there() -> None:
+    p = Parameter(torch.ones(3, device="meta"))
+    optimizer = Anytime(torch.optim.SGD([p], lr=0.1), every=1)
+    for _ in range(3):
+        p.grad = torch.ones(3, device="meta")
+        with no_host_reads():
+            optimizer.step(loss=torch.ones((), device="meta"))
+    assert optimizer.state[p]["average"].is_meta
