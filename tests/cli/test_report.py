@@ -31,6 +31,35 @@ def test_report_writes_prints_and_checks(mine: Path, tmp_path: Path) -> None:
     assert "error: " in unfair.stdout
 
 
+def test_report_and_compare_write_to_the_same_place(mine: Path, tmp_path: Path) -> None:
+    out = tmp_path / "runs"
+    compared = surefoot("compare", mine, "-o", "adam", "-o", "sgd", "--seeds", 2, "--epochs", 1, "--out", out)
+    (out / "report.html").unlink()
+    reported = surefoot("report", out)
+    assert f"report: {out / 'report.html'}" in compared.stdout.splitlines()
+    assert f"report: {out / 'report.html'}" in reported.stdout.splitlines()
+    assert (out / "report.html").exists()
+    findings = [line for line in reported.stdout.splitlines() if line.endswith("]")]
+    assert any("[few-seeds]" in line for line in findings)
+    assert [line for line in compared.stdout.splitlines() if line.endswith("]")] == findings
+    assert surefoot("report", out, "--check").stdout.splitlines() == findings
+
+
+def test_a_check_without_findings_says_so(mine: Path, tmp_path: Path) -> None:
+    out = tmp_path / "runs"
+    surefoot("compare", mine, "-o", "sgd", "--seeds", 6, "--epochs", 1, "--out", out)  # nothing is compared
+    checked = surefoot("report", out, "--check")
+    assert (checked.exit_code, checked.stdout) == (0, "no findings\n")
+
+
+def test_several_gradients_per_step_are_recorded_and_flagged(mine: Path, tmp_path: Path) -> None:
+    out = tmp_path / "runs"
+    surefoot("compare", mine, "-o", "sgd:lr=1", "-o", "lbfgs:lr=1", "--seeds", 6, "--epochs", 1, "--out", out)
+    rows = [json.loads(path.read_text()) for path in sorted(out.rglob("metrics.jsonl"))]
+    assert ["gradients_per_step" in row for row in rows] == [True] * 6 + [False] * 6
+    assert "[unequal-gradients]" in surefoot("report", out, "--check").stdout
+
+
 def test_an_empty_folder_has_no_report(tmp_path: Path) -> None:
     done = surefoot("report", tmp_path)
     assert done.exit_code == 2

@@ -36,10 +36,78 @@ def test_results_give_tables_and_a_report(tiny_task: MakeTask, tmp_path: Path) -
 
 def test_results_print_as_their_tables(tiny_task: MakeTask, tmp_path: Path) -> None:
     results = compare(tiny_task(), ["adam", "adams"], seeds=2, epochs=1, out=tmp_path, progress=False)
-    assert str(results) == repr(results) == results.to_markdown().rstrip()
+    assert str(results) == results.to_markdown().rstrip()
     assert "| AdamS |" in str(results)
     assert str(Results([], {})) == "Results: 0 runs without a recorded epoch"
     assert str(Results([], {"a": "it broke\n"})).endswith("\nfailed: it broke")
+
+
+def test_results_and_tables_are_short_at_a_prompt(paired_runs: Callable[..., list[Run]]) -> None:
+    results = Results(paired_runs({"Adam": 0.0, "AdamS": -0.01}, epochs=50), {"a": "it broke\n"})
+    assert repr(results).splitlines() == [
+        "<Results: 2 optimizers, 10 seeds, 20 runs on digits-mlp>",
+        f"  digits-mlp, validation loss: {results.table().comparisons[1].verdict.sentence}",
+        "failed: it broke",
+    ]
+    assert repr(results.table()) == "<Tables: 2 optimizers, 10 seeds, 20 runs on digits-mlp>"
+    labels = {f"AdamS eta={k}": -0.01 * k for k in range(40)}
+    many = Results(paired_runs({"Adam": 0.0, **labels}, seeds=2), {str(k): "x" * 1000 for k in range(40)})
+    assert len(repr(many)) < 4000
+    assert "... and 32 more" in repr(many)
+    assert repr(Results([], {})) == "<Results: 0 optimizers, 0 seeds, 0 runs>"
+
+
+def test_tables_take_the_name_of_one_metric(paired_runs: Callable[..., list[Run]]) -> None:
+    results = Results(paired_runs({"Adam": 0.0, "AdamS": -0.01}), {})
+    assert results.table(metrics="valid_accuracy").metrics == ("valid_accuracy",)
+    assert results.to_latex(metrics="valid_accuracy") == results.to_latex(metrics=["valid_accuracy"])
+    assert results.to_latex(metrics="valid_accuracy").count(r"\begin{table}") == 1
+    assert results.to_latex().count(r"\begin{table}") == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"target": "x"}, r"a target must be a finite number or a dict such as \{'valid_loss': 0.1\}, got 'x'"),
+        ({"target": math.nan}, "a target must be a finite number"),
+        ({"target": {"valid_los": 0.1}}, "the target names the metric 'valid_los'; choose among: valid_loss,"),
+        ({"epoch": "last"}, "epoch must be a whole number from 1 up, got 'last'"),
+        ({"metrics": "valid_f1"}, "no run recorded the metric 'valid_f1'"),
+    ],
+)
+def test_wrong_options_of_tables_are_refused(
+    paired_runs: Callable[..., list[Run]], options: dict[str, object], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        Results(paired_runs({"Adam": 0.0, "AdamS": -0.01}), {}).table(**options)
+
+
+def test_the_whole_folder_is_checked(tiny_task: MakeTask, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def codes(results: Results) -> set[str]:
+        return {finding.code for finding in results.check()}
+
+    arguments = {"epochs": 2, "out": tmp_path, "progress": False}
+    compare(tiny_task(), ["adam"], seeds=range(1000, 1001), purpose="tune", **arguments)
+    fair = compare(tiny_task(), ["adam", "adams"], seeds=6, **arguments)
+    assert "unequal-tuning" in codes(fair)  # the search of another command, in the same folder
+    assert codes(fair) == codes(Results.read(tmp_path))
+    fair.print()
+    printed = capsys.readouterr().out
+    assert all(str(finding) in printed.splitlines() for finding in fair.check())
+    compare(tiny_task(), ["adams:lr=0.1"], seeds=6, **arguments)
+    few = compare(tiny_task(), ["adam", "adams"], seeds=[0, 1, 2, 3, 5], **{**arguments, "epochs": 1})
+    assert {"picked-seeds", "unshown-settings", "cut-epochs"} <= codes(few)
+    page = few.report(tmp_path / "page.html").read_text()
+    assert all(f"{finding.sentence}".split(":")[1].strip()[:30] in page for finding in few.check())
+
+
+def test_a_folder_that_cannot_be_read_as_a_whole_is_a_finding(tiny_task: MakeTask, tmp_path: Path) -> None:
+    arguments = {"seeds": 1, "epochs": 1, "out": tmp_path, "progress": False}
+    [other] = compare(tiny_task(), ["sgd"], **arguments).runs
+    (other.folder / "metrics.jsonl").write_text("rubbish\n")
+    [finding] = [f for f in compare(tiny_task(), ["adam"], **arguments).check() if f.severity == "error"]
+    assert finding.code == "unreadable-runs"
+    assert "is damaged at line 1" in finding.sentence
 
 
 def test_frame_has_a_row_per_run_and_epoch(run: MakeRun) -> None:

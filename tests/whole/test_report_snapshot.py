@@ -40,7 +40,7 @@ def surefoot(*arguments: str, exit_code: int = 0) -> str:
 
 def test_report(runs: Path) -> None:
     assert_unchanged(RECORDED / "report_stdout.txt", surefoot("report", "recorded"))
-    page = Path("report.html").read_text(encoding="utf-8")
+    page = Path("recorded/report.html").read_text(encoding="utf-8")
     text = re.sub(r"Written by surefoot \S+ on [\d-]+\.", "Written by surefoot.", visible_text(page))
     assert_unchanged(RECORDED / "report_text.txt", text)
     blocks = [f"{name}:\n{_lines(value)}" for name, value in embedded_data(page).items()]

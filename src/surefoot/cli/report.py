@@ -23,7 +23,10 @@ class Format(enum.StrEnum):
 @plain_errors()
 def report(
     runs: Annotated[Path, typer.Argument(help="Folder that 'surefoot compare --out' wrote to.")],
-    output: Annotated[Path | None, typer.Option("-o", "--output", help="The HTML file to write.")] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", help="The HTML file to write; by default report.html in the folder."),
+    ] = None,
     check: Annotated[
         bool, typer.Option("--check", help="Print the honesty checks; exit code 1 on an error or a warning.")
     ] = False,
@@ -40,18 +43,20 @@ def report(
     if unknown:
         raise ValueError(f"there is no finding {unknown[0]!r} to allow; take some of {', '.join(CODES)}")
     results = Results.read(runs)
-    if not results.runs:
+    if not results.recorded:
         raise _no_runs(runs)
     if format is not None:
         typer.echo(results.to(format.value))
-    if output is not None or not (check or format):
-        typer.echo(f"report: {results.report(report_file(output, Path('report.html')))}")
-    if check:
-        findings = results.check()
-        for finding in findings:
-            typer.echo(f"{finding.severity}: {finding.sentence} [{finding.code}]")
-        if any(finding.severity != "note" and finding.code not in (allow or ()) for finding in findings):
-            raise typer.Exit(1)
+    writes = output is not None or not (check or format)
+    findings = results.check() if writes or check else []
+    for finding in findings:
+        typer.echo(finding)
+    if check and not findings:
+        typer.echo("no findings")
+    if writes:
+        typer.echo(f"report: {results.report(report_file(output, runs / 'report.html'))}")
+    if check and any(finding.severity != "note" and finding.code not in (allow or ()) for finding in findings):
+        raise typer.Exit(1)
 
 
 @plain_errors()

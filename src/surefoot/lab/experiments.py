@@ -13,14 +13,22 @@ from typing import Any
 
 import torch
 
-from surefoot.lab.results import Results
+from surefoot.lab.results import Results, read_record
 from surefoot.lab.run.pool import InProcess, MakePool, Outcome, Processes, RunJob, TaskSource, run_all
 from surefoot.lab.run.progress import make_progress
 from surefoot.lab.spec.builtin import NAMED, PAPER_WEIGHT_DECAY
 from surefoot.lab.spec.code import FAULTS
 from surefoot.lab.spec.config import ForkConfig, Purpose, RunConfig, TaskConfig, folder_of
 from surefoot.lab.spec.contestant import Contestant, parse_all
-from surefoot.lab.spec.options import PoolName, RunOptions, check_count, check_device, shows_options
+from surefoot.lab.spec.options import (
+    LARGEST_SEED,
+    MOST_SEEDS,
+    PoolName,
+    RunOptions,
+    check_count,
+    check_device,
+    shows_options,
+)
 from surefoot.lab.spec.task import Task
 from surefoot.lab.store import Run, StoreError, is_done, is_recorded, read_run, record_directions
 
@@ -63,7 +71,7 @@ def compare(
         for position, contestant in enumerate(setup.contestants):
             config = setup.config(contestant, seed, epochs, purpose=purpose, position=position, command=command)
             jobs.append(setup.job(len(jobs), config, contestant))
-    return collect(jobs, compute(setup, jobs), epochs)
+    return collect(jobs, compute(setup, jobs), epochs, setup.options.out)
 
 
 @shows_options
@@ -118,7 +126,7 @@ def fork(
             config = setup.config(contestant, seed, at + epochs, position=position, fork=begin, command=command)
             start = base.folder / "checkpoint.pt" if at else None
             jobs.append(setup.job(len(jobs), config, contestant, start=start))
-    return collect(jobs, compute(setup, jobs), at + epochs)
+    return collect(jobs, compute(setup, jobs), at + epochs, setup.options.out)
 
 
 def _bases(setup: Setup, at: int) -> dict[int, RunJob]:
@@ -296,8 +304,8 @@ def _recorded_outcome(job: RunJob) -> Outcome | None:
         return Outcome("failed", str(error))
 
 
-def collect(jobs: Sequence[RunJob], failures: Mapping[int, str], epochs: int) -> Results:
-    """The recorded runs of the jobs, in the order of the contestants."""
+def collect(jobs: Sequence[RunJob], failures: Mapping[int, str], epochs: int, out: Path) -> Results:
+    """The recorded runs of the jobs, in the order of the contestants, and what else the folder holds."""
     runs: list[Run] = []
     for job in sorted(jobs, key=lambda job: (job.config.optimizer.position, job.index)):
         try:
@@ -321,7 +329,7 @@ def collect(jobs: Sequence[RunJob], failures: Mapping[int, str], epochs: int) ->
         )
         runs.append(replace(run, config=config).cut_to(epochs))
     failed = {str(jobs[index].folder): message for index, message in failures.items()}
-    return Results(runs, failed)
+    return Results(runs, failed, *read_record(out))
 
 
 def task_source(task: str | Task, options: RunOptions) -> TaskSource:
@@ -346,6 +354,8 @@ def seed_numbers(seeds: int | Sequence[int]) -> list[int]:
     >>> seed_numbers(3), seed_numbers(range(10, 12))
     ([0, 1, 2], [10, 11])
     """
+    if isinstance(seeds, int) and seeds > MOST_SEEDS:
+        raise ValueError(f"seeds must be at most {MOST_SEEDS}; to begin at a larger seed give the seeds themselves")
     try:
         given = range(seeds) if isinstance(seeds, int) and not isinstance(seeds, bool) else list(seeds)  # type: ignore[arg-type]
         numbers = [operator.index(seed) for seed in given]
@@ -353,4 +363,6 @@ def seed_numbers(seeds: int | Sequence[int]) -> list[int]:
         numbers = []
     if not numbers or len(set(numbers)) != len(numbers) or min(numbers) < 0:
         raise ValueError(f"seeds must be a positive count or distinct whole numbers from 0 up, got {seeds!r}")
+    if max(numbers) > LARGEST_SEED:
+        raise ValueError(f"a seed must be at most {LARGEST_SEED}, 2**63 - 1; give smaller ones")
     return numbers

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,8 @@ from surefoot._extras import require
 from surefoot.lab.analyse.audit import Finding, audit
 from surefoot.lab.analyse.comparison import Summary, summarise
 from surefoot.lab.analyse.groups import group_runs, to_frame
-from surefoot.lab.store import Run, read_runs
+from surefoot.lab.spec.config import Purpose
+from surefoot.lab.store import Run, StoreError, read_runs
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,16 +27,25 @@ class Results:
     Args:
         runs: The runs; the first one's optimizer is the baseline.
         failures: What went wrong, by run folder; empty if every run ended.
+        recorded: Everything in the folder of these runs, with trials and what is not shown; the checks look at it.
+        unreadable: Why the folder cannot be read as a whole, if so.
     """
 
     runs: list[Run]
     failures: dict[str, str]
+    recorded: Sequence[Run] = ()
+    unreadable: str = ""
 
     @classmethod
-    def read(cls, folder: Path | str) -> Results:
-        """The results under a folder that a comparison wrote to."""
-        runs = read_runs(folder, tuning=True)
-        return cls(runs, {str(run.folder): run.error for run in runs if run.error})
+    def read(cls, source: Path | str) -> Results:
+        """The results under a folder that a comparison wrote to.
+
+        Args:
+            source: The folder.
+        """
+        recorded = read_runs(source, tuning=True)
+        runs = [run for run in recorded if run.config.purpose != Purpose.TUNING]
+        return cls(runs, {str(run.folder): run.error for run in runs if run.error}, recorded)
 
     @property
     def ok(self) -> bool:
@@ -60,11 +71,19 @@ class Results:
         return Tables.of(summarise(self.runs, **options))
 
     def print(self) -> None:
-        """Print the tables with their verdicts."""
-        require("rich.console", extra="lab").Console().print(self.table())
+        """Print the tables with their verdicts, and below them the findings of the checks, one line each."""
+        console = require("rich.console", extra="lab").Console()
+        console.print(self.table())
+        for finding in self.check():
+            console.print(str(finding), markup=False, highlight=False, soft_wrap=True)
 
-    def to(self, format: str) -> str:
-        """The tables as text: "md" (Markdown), "latex", "csv" or "json"."""
+    def to(self, format: str, **options: Any) -> str:
+        """The tables as text: "md" (Markdown), "latex", "csv" or "json".
+
+        Args:
+            format: The format.
+            options: As of `table`: metrics, baseline, target, epoch.
+        """
         from surefoot.lab.report import tables
 
         writers = {
@@ -75,23 +94,24 @@ class Results:
         }
         if format not in writers:
             raise ValueError(f"unknown format {format!r}; choose {', '.join(writers)}")
-        return writers[format](self.table())
+        return writers[format](self.table(**options))
 
-    def to_markdown(self) -> str:
-        return self.to("md")
+    def to_markdown(self, **options: Any) -> str:
+        return self.to("md", **options)
 
-    def to_latex(self) -> str:
-        return self.to("latex")
+    def to_latex(self, **options: Any) -> str:
+        return self.to("latex", **options)
 
-    def to_csv(self) -> str:
-        return self.to("csv")
+    def to_csv(self, **options: Any) -> str:
+        return self.to("csv", **options)
 
-    def to_json(self) -> str:
-        return self.to("json")
+    def to_json(self, **options: Any) -> str:
+        return self.to("json", **options)
 
     def check(self) -> list[Finding]:
-        """What makes the comparison unfair, incomplete or weaker than it looks."""
-        return audit(self.runs)
+        """What makes the comparison unfair, incomplete or weaker than it looks; the whole folder is looked at."""
+        unreadable = [Finding("unreadable-runs", "error", self.unreadable)] if self.unreadable else []
+        return [*unreadable, *audit(self.runs, recorded=self.recorded)]
 
     def plot(self, metric: str = "valid_loss", *, band: bool = True, log: bool = False) -> list[Axes]:
         """Draw mean curves with a band of one standard deviation, one figure per task; returns the axes.
@@ -113,11 +133,24 @@ class Results:
             drawn.append(axes)
         return drawn
 
-    def __repr__(self) -> str:
+    def __str__(self) -> str:
         """The tables as Markdown, which reads well as plain text too."""
         tables = self.to_markdown() if self.runs else ""
-        failed = [f"failed: {message.strip()}" for message in self.failures.values()]
-        return "\n".join([tables.rstrip() or f"Results: {len(self.runs)} runs without a recorded epoch", *failed])
+        return "\n".join(
+            [tables.rstrip() or f"Results: {len(self.runs)} runs without a recorded epoch", *self._failed()]
+        )
+
+    def __repr__(self) -> str:
+        """A few lines: what was compared, and the verdicts on the leading metric. `print(results)` has the tables."""
+        from surefoot.lab.report.tables import headline, metric_name
+
+        summary = self.table()
+        leading = [row for row in summary.select(metric=(*summary.metrics, "")[0]) if not row.is_baseline]
+        verdicts = [f"  {row.task}, {metric_name(row.metric)}: {headline(row)}" for row in leading]
+        return "\n".join([repr(summary).replace("Tables", "Results"), *_few(verdicts), *_few(self._failed())])
+
+    def _failed(self) -> list[str]:
+        return [f"failed: {message.strip()}" for message in self.failures.values()]
 
     def _repr_html_(self) -> str:
         """The tables, for a notebook."""
@@ -130,5 +163,19 @@ class Results:
         """Write the report, one HTML file that needs no network."""
         from surefoot.lab.report import write_report
 
-        write_report(self.runs, Path(path))
+        write_report(self.runs, Path(path), findings=self.check())
         return Path(path)
+
+
+def read_record(folder: Path) -> tuple[list[Run], str]:
+    """Everything that a folder holds, for the checks; or, where some of it cannot be read, nothing and why."""
+    try:
+        return (read_runs(folder, tuning=True) if folder.is_dir() else []), ""
+    except StoreError as error:
+        return [], str(error)
+
+
+def _few(lines: list[str], limit: int = 8) -> list[str]:
+    """The first lines, long ones cut, and how many more there are."""
+    more = [f"  ... and {len(lines) - limit} more"] if len(lines) > limit else []
+    return [line if len(line) <= 200 else f"{line[:200]} ..." for line in lines[:limit]] + more

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from surefoot.lab.analyse.audit import CODES, audit
-from surefoot.lab.analyse.groups import group_runs, sweeps
+from surefoot.lab.analyse import audit as module
+from surefoot.lab.analyse.audit import CODES
+from surefoot.lab.analyse.groups import group_runs, on_edge, sweeps
+
+
+def audit(runs, **options):
+    """The findings; that nobody tuned the runs that are made up here has tests of its own."""
+    return [finding for finding in module.audit(runs, **options) if finding.code != "untuned"]
 
 
 def codes(runs, **options):
     return {finding.code: finding.severity for finding in audit(runs, **options)}
 
 
-def test_a_fair_comparison_has_no_findings(paired_runs):
-    assert audit(paired_runs({"Adam": 0.0, "AdamS": -0.01})) == []
+def test_a_fair_comparison_has_no_findings(tuned):
+    assert module.audit(tuned()) == []
 
 
 def test_no_runs():
@@ -154,7 +161,8 @@ def test_errors_come_first(run, paired_runs):
 
 
 def test_a_metric_that_is_not_a_number_is_an_error(paired_runs):
-    runs = paired_runs({"Adam": 0.0, "AdamS": -0.01})
+    task = {"name": "digits-mlp", "higher_is_better": {"accuracy": True, "auc": True, "f1": True}}
+    runs = paired_runs({"Adam": 0.0, "AdamS": -0.01}, task=task)
     for run in runs:
         for record in run.epochs:
             record["valid_auc"] = None if run.label == "AdamS" and run.seed in (2, 5) else 0.5
@@ -169,3 +177,156 @@ def test_pairs_that_diverged_do_not_count_as_seeds(run, paired_runs):
         run("AdamS", seed, diverged=2 if seed < 3 else None) for seed in range(6)
     ]
     assert codes(runs)["few-seeds"] == "warning"
+
+
+def findings_of(code, runs, **options):
+    return [(finding.severity, finding.sentence) for finding in module.audit(runs, **options) if finding.code == code]
+
+
+def test_an_edited_record_is_an_error_and_one_without_hashes_a_note(paired_runs):
+    runs = paired_runs({"Adam": 0.0, "AdamS": -0.01})
+    edited = [replace(run, edited="config.json") if run.seed == 3 else run for run in runs]
+    [(severity, sentence)] = findings_of("edited-runs", edited)
+    assert severity == "error"
+    assert "Adam with seed 3 (config.json), AdamS with seed 3 (config.json)" in sentence
+    assert codes([replace(run, chained=False) for run in runs]) == {"unchained-runs": "note"}
+
+
+def commanded(run, command):
+    provenance = replace(run.config.provenance, command=command)
+    return replace(run, config=replace(run.config, provenance=provenance))
+
+
+def test_seeds_that_ran_and_are_not_shown(paired_runs):
+    runs = paired_runs({"Adam": 0.0, "AdamS": -0.01})
+    shown = [run for run in runs if run.seed < 7]
+    assert codes(shown) == {}
+    assert findings_of("picked-seeds", shown, recorded=runs) == [
+        ("warning", "digits-mlp: seeds 7, 8, 9 ran with the same settings and are not shown.")
+    ]
+
+
+def test_seeds_that_were_deleted_from_every_optimizer(paired_runs):
+    runs = paired_runs({"Adam": 0.0, "AdamS": -0.01})
+    hole = [run for run in runs if run.seed != 4]
+    assert findings_of("picked-seeds", hole) == [
+        ("warning", "digits-mlp: seed 4 is left out of the seeds; say why, or run them.")
+    ]
+    command = "surefoot compare digits-mlp -o adam -o adams --seeds 10 --epochs 5"
+    asked = [commanded(run, command) for run in runs]
+    assert codes(asked) == {}
+    for gone in (4, 9):
+        assert findings_of("dropped-runs", [run for run in asked if run.seed != gone]) == [
+            ("error", f"digits-mlp: the recorded command asks for seed {gone}, which no optimizer has a run of.")
+        ]
+
+
+def test_seeds_that_are_no_range_are_noted(run):
+    runs = [run(label, seed) for label in ("Adam", "AdamS") for seed in (1, 5, 42, 123, 1337, 2024, 2**62)]
+    [(severity, sentence)] = findings_of("picked-seeds", runs)
+    assert severity == "note"
+    assert "no unbroken range" in sentence
+
+
+def test_settings_that_ran_and_are_not_shown(run, paired_runs):
+    runs = paired_runs({"Adam": 0.0, "AdamS": -0.01})
+    others = [run("AdamS", seed, kwargs={"lr": 0.01}) for seed in range(10)]
+    others += [run("SGD", seed) for seed in range(10)]
+    assert findings_of("unshown-settings", runs, recorded=[*runs, *others]) == [
+        ("warning", "digits-mlp: other settings of the same optimizers ran on this task and are not shown: AdamS."),
+        ("note", "digits-mlp: other optimizers ran on this task and are not shown: SGD."),
+    ]
+
+
+def test_epochs_that_are_cut(paired_runs):
+    runs = paired_runs({"Adam": 0.0, "AdamS": -0.01})
+    [(severity, sentence)] = findings_of("cut-epochs", [run.cut_to(3) for run in runs], recorded=runs)
+    assert severity == "warning"
+    assert "the runs of Adam, AdamS are shown up to epoch 3 and go on to epoch 5." in sentence
+    asked = [commanded(run, "surefoot compare digits-mlp --seeds 10 --epochs 9") for run in runs]
+    assert "go on to epoch 9" in findings_of("cut-epochs", asked)[0][1]
+    forked = [commanded(run, "surefoot fork digits-mlp --at 2 --seeds 10 --epochs 3") for run in runs]
+    assert findings_of("cut-epochs", forked) == []
+
+
+def test_learning_rates_that_nobody_tuned(run, paired_runs, tuned):
+    runs = paired_runs({"Adam": 0.0, "AdamS": -0.01})
+    said = "digits-mlp: no learning rate was tuned; see `surefoot tune`."
+    assert findings_of("untuned", runs) == [("note", said)]
+    faster = paired_runs({"Adam": 0.0}) + [run("AdamS", seed, kwargs={"lr": 0.01}) for seed in range(10)]
+    [(severity, sentence)] = findings_of("untuned-rates", faster)
+    assert severity == "warning"
+    assert "the learning rates differ (Adam 0.001, AdamS 0.01) and none was tuned here" in sentence
+    assert findings_of("untuned", faster) == []
+    assert findings_of("untuned", tuned()) == []
+    assert findings_of("untuned", paired_runs({"Adam": 0.0})) == []  # nothing is compared
+    swept = [
+        run(f"{label} lr={lr}", seed, kwargs={"lr": lr}, optimizer=f"surefoot.{label}")
+        for label in ("Adam", "AdamS")
+        for lr in (1e-4, 1e-3, 1e-2)
+        for seed in range(6)
+    ]
+    assert {"untuned", "untuned-rates"}.isdisjoint({finding.code for finding in module.audit(swept)})
+
+
+def test_a_setting_that_the_search_did_not_try(run, tuned):
+    runs = [run("AdamS", seed, kwargs={"lr": 0.0042}) for seed in range(10)]
+    others = [other for other in tuned() if other.label == "Adam" or other.config.purpose == "tune"]
+    assert findings_of("tuned-elsewhere", others + runs) == [
+        ("warning", "digits-mlp: AdamS uses lr=0.0042, which is none of the 3 settings tried here.")
+    ]
+
+
+def test_weight_decay_of_different_kinds(run):
+    def decays(**optimizers):
+        runs = [
+            run(label, seed, optimizer=path, kwargs={"lr": 0.001, **options})
+            for label, (path, options) in optimizers.items()
+            for seed in range(6)
+        ]
+        return [sentence for _, sentence in findings_of("unequal-decay", runs)]
+
+    adamw, adams, same = "torch.optim.AdamW", "surefoot.AdamS", {"weight_decay": 0.1}
+    assert decays(AdamW=(adamw, same), AdamS=(adams, same)) == [
+        "digits-mlp: the weight decay differs: AdamW 0.1 (decoupled), AdamS 0.1 (L2)."
+    ]
+    assert decays(AdamW=(adamw, same), AdamWS=("surefoot.AdamWS", same)) == []
+    assert decays(AdamW=(adamw, {"weight_decay": 0}), AdamS=(adams, {})) == []
+    assert decays(Adam=("torch.optim.Adam", {**same, "decoupled_weight_decay": True}), AdamW=(adamw, same)) == []
+    assert decays(AdamW=(adamw, {}), Adam=("torch.optim.Adam", {})) == [
+        "digits-mlp: the weight decay differs: AdamW 0.01 (decoupled), Adam none."
+    ]
+    assert decays(Adam=("torch.optim.Adam", same), Mine=("mine.py:Mine", {})) == []  # not known
+
+
+def test_several_gradients_per_step(paired_runs):
+    runs = paired_runs({"Adam": 0.0, "LBFGS": -0.01})
+    for run in runs:
+        for record in run.epochs:
+            if run.label == "LBFGS":
+                record["gradients_per_step"] = 20.0
+    assert findings_of("unequal-gradients", runs) == [
+        (
+            "error",
+            "digits-mlp: unequal work, gradient evaluations per step: Adam 1, LBFGS 20; compare seconds as well.",
+        )
+    ]
+
+
+def test_a_direction_that_is_unusual_is_noted(paired_runs):
+    runs = paired_runs({"Adam": 0.0, "AdamS": -0.01})
+    for run in runs:
+        for record in run.epochs:
+            record["valid_top1"] = 0.5
+    assert findings_of("unusual-direction", runs) == [
+        ("note", "digits-mlp: less top1 counts as better; if more is, say so with higher_is_better={'top1': True}.")
+    ]
+
+
+def test_edges_are_the_ends_of_what_was_tried_and_what_is_next_to_them():
+    assert on_edge(0.9, [1e-4, 0.01, 0.9, 1.0])
+    assert not on_edge(0.3, [1e-4, 0.3, 1.0])
+    assert on_edge(0.3, [0.1, 0.2, 0.3])
+    assert not on_edge(0.2, [0.1, 0.2, 0.3])
+    assert on_edge(0.0, [0.0, 1e-4, 1e-2])
+    assert not on_edge(1.0, [1.0])

@@ -43,11 +43,3 @@ def test_settings_of_a_range_are_spread_and_rounded() -> None:
         assert all(low <= value <= high and value == float(f"{value:.3g}") for value in values)
         halves = [math.log(value / low) / math.log(high / low) > 0.5 for value in values]
         assert 3 <= sum(halves) <= 7
-
-
-def test_values_at_the_edge_of_a_space() -> None:
-    assert Space({"lr": Range(1e-4, 1.0)}).on_edge({"lr": 0.9}) == ["lr"]
-    assert Space({"lr": Range(1e-4, 1.0)}).on_edge({"lr": 0.3}) == []
-    grid = Space({"lr": Grid((0.1, 0.2, 0.3)), "eta": Grid((1e-4,)), "weighting": Grid(("paper", "unit"))})
-    assert grid.on_edge({"lr": 0.3, "eta": 1e-4, "weighting": "unit"}) == ["lr"]
-    assert grid.on_edge({"lr": 0.2, "eta": 1e-4, "weighting": "unit"}) == []

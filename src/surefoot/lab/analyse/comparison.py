@@ -12,11 +12,12 @@ from surefoot.lab.analyse.groups import (
     TaskGroup,
     group_runs,
     higher_is_better,
+    is_number,
     recorded_metrics,
     value_at,
 )
 from surefoot.lab.analyse.stats import MeanStd, Paired, holm, holm_levels, mean_std, median, paired
-from surefoot.lab.analyse.verdicts import BASELINE, Side, Verdict, decide
+from surefoot.lab.analyse.verdicts import BASELINE, Side, Verdict, count, decide
 from surefoot.lab.store import last_epoch
 
 if TYPE_CHECKING:
@@ -144,13 +145,22 @@ class Comparison:
 RECORD_COLUMNS = tuple(Comparison("", "", "", "", False, mean_std([]), RunCounts(0, 0, 0, 0)).record())
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Summary:
     """The comparisons of every task and metric, and the groups of runs that they were made from."""
 
     groups: tuple[TaskGroup, ...]
     comparisons: tuple[Comparison, ...]
     metrics: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        """One line; the tables are for `print`, or for a notebook."""
+        runs = [run for group in self.groups for run in group.runs]
+        labels = {contestant.label for group in self.groups for contestant in group.contestants}
+        seeds = {run.seed for run in runs}
+        tasks = ", ".join(group.name for group in self.groups[:4]) + (", ..." if len(self.groups) > 4 else "")
+        size = [count(len(labels), "optimizer"), count(len(seeds), "seed"), count(len(runs), "run")]
+        return f"<{type(self).__name__}: {', '.join(size)}{f' on {tasks}' if tasks else ''}>"
 
     def select(self, *, metric: str | None = None, task: str | None = None) -> list[Comparison]:
         """The comparisons of one metric, of one task, or of both."""
@@ -167,7 +177,7 @@ class Summary:
 def summarise(
     runs: Sequence[Run],
     *,
-    metrics: Sequence[str] | None = None,
+    metrics: str | Sequence[str] | None = None,
     baseline: str | None = None,
     target: float | Mapping[str, float] | None = None,
     epoch: int | None = None,
@@ -189,11 +199,18 @@ def summarise(
     """
     groups = group_runs(runs, baseline)
     recorded = recorded_metrics(groups)
-    chosen = list(metrics) if metrics else recorded
+    chosen = ([metrics] if isinstance(metrics, str) else list(metrics)) if metrics else recorded
     for metric in chosen:
         if groups and metric not in recorded:
             raise ValueError(f"no run recorded the metric {metric!r}; choose among: {', '.join(recorded)}")
     targets = target if isinstance(target, Mapping) else dict.fromkeys(chosen[:1], target)
+    for metric, value in targets.items():
+        if metric not in chosen:
+            raise ValueError(f"the target names the metric {metric!r}; choose among: {', '.join(chosen)}")
+        if value is not None and not (is_number(value) and math.isfinite(value)):
+            raise ValueError(f"a target must be a finite number or a dict such as {{{metric!r}: 0.1}}, got {value!r}")
+    if epoch is not None and (not isinstance(epoch, int) or isinstance(epoch, bool) or epoch < 1):
+        raise ValueError(f"epoch must be a whole number from 1 up, got {epoch!r}")
     comparisons: list[Comparison] = []
     for metric in chosen:
         family = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
@@ -17,7 +17,10 @@ if TYPE_CHECKING:
     from surefoot.lab.store import Run
 
 #: What an optimizer reports about itself per epoch, and bookkeeping: not results.
-NOT_METRICS = {"epoch", "step", "seconds", "jobs", "mean", "std", "tilt", "weight", "skipped", "diverged"}
+NOT_METRICS = {"epoch", "step", "seconds", "jobs", "mean", "std", "tilt", "weight", "skipped", "diverged",
+               "gradients_per_step"}  # fmt: skip
+#: A value this close to an end of what was tried, as a share of the way from end to end, is on the edge.
+EDGE = 0.05
 _LEADING_METRICS = ["valid_loss", "valid_accuracy", "train_loss"]
 
 
@@ -93,7 +96,7 @@ def group_runs(runs: Iterable[Run], baseline: str | None = None) -> list[TaskGro
     tasks: dict[str, dict[str, list[Run]]] = {}
     for run in runs:
         if run.config.purpose == Purpose.RESULT:
-            tasks.setdefault(_task_identity(run), {}).setdefault(_contestant_identity(run), []).append(run)
+            tasks.setdefault(task_identity(run), {}).setdefault(contestant_identity(run), []).append(run)
     newest = [_newest(run for runs in contestants.values() for run in runs) for contestants in tasks.values()]
     names = _distinct_names([run.task for run in newest], [_task_details(run) for run in newest])
     groups = [
@@ -136,14 +139,14 @@ def _contestants(runs_of_each: list[list[Run]]) -> list[ContestantRuns]:
     ]
 
 
-def _task_identity(run: Run) -> str:
+def task_identity(run: Run) -> str:
     """What runs must share to be compared: the task, and for forks the training that they continue."""
     task, fork = run.config.task, run.config.fork
     parts = [task.name, task.batch_size, task.data, task.settings, task.code]
     return _canonical([parts, (fork.family or fork.label) if fork else None])
 
 
-def _contestant_identity(run: Run) -> str:
+def contestant_identity(run: Run) -> str:
     """What runs of several seeds must share to belong to one contestant."""
     optimizer, fork = run.config.optimizer, run.config.fork
     parts = [
@@ -219,6 +222,22 @@ def sweeps(group: TaskGroup) -> list[Sweep]:
             if len({value for value, _ in points}) >= 3:
                 swept.append(Sweep(option, sorted(points, key=lambda point: point[0])))
     return swept
+
+
+def on_edge(value: float, tried: Collection[float]) -> bool:
+    """Whether a value is an end of those that were tried or next to it, so that a better one may lie beyond.
+
+    Next to it is within 5% of the way from end to end, on a logarithmic scale where all values are above zero.
+
+    >>> on_edge(1e-4, [1e-4, 1e-3, 1e-2]), on_edge(1e-3, [1e-4, 1e-3, 1e-2]), on_edge(0.1, [0.1])
+    (True, False, False)
+    """
+    low, high = min(tried), max(tried)
+    if low == high:
+        return False
+    if low > 0 < value:
+        low, high, value = math.log(low), math.log(high), math.log(value)
+    return not EDGE < (value - low) / (high - low) < 1 - EDGE
 
 
 def is_number(value: object) -> TypeGuard[int | float]:

@@ -119,7 +119,8 @@ def _in_short(summary: Summary, findings: Sequence[Finding], series: dict[str, i
     sections = []
     for group in summary.groups:
         lead = [Text(sentence, "lead")] if (sentence := _fork_sentence(group)) else []
-        sections.append(_per_task(group, summary.groups, [*lead, *_verdicts(group, summary, series)]))
+        below = [Text(finding.sentence, "note") for finding in findings if finding.belongs_below_verdicts(group.name)]
+        sections.append(_per_task(group, summary.groups, [*lead, *_verdicts(group, summary, series), *below]))
     return Section("In short", content=flag, sections=sections)
 
 

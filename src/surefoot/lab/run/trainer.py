@@ -54,7 +54,7 @@ class Trainer:
         """Train epoch number `epoch` (from 1) and validate: the row of `metrics.jsonl`."""
         self._mode("train")
         started = time.perf_counter()
-        train_loss, steps = self._train(epoch)
+        train_loss, steps, gradients = self._train(epoch)
         seconds = time.perf_counter() - started
         diverged = train_loss is None or not all(bool(torch.isfinite(p).all()) for p in self.params)
         row: dict[str, Any] = {
@@ -71,11 +71,13 @@ class Trainer:
             diverged = row["valid_loss"] is None
             self._mode("train")
         row.update(self._confidence())
+        if gradients != steps:  # such as of LBFGS: its steps cost more than those of others
+            row["gradients_per_step"] = gradients / steps
         row["diverged"] = diverged
         return row
 
-    def _train(self, epoch: int) -> tuple[float | None, int]:
-        """Mean of the mini-batch losses as training proceeds, None when one is not finite; and the steps taken."""
+    def _train(self, epoch: int) -> tuple[float | None, int, int]:
+        """Mean of the mini-batch losses as training proceeds, None when one is not finite; steps and gradients."""
         generator = torch.Generator().manual_seed(stream(self.seed, epoch, "batches"))
         order = torch.randperm(len(self._inputs), generator=generator).to(self.device)
         torch.manual_seed(stream(self.seed, epoch, "dropout"))
@@ -83,7 +85,7 @@ class Trainer:
         model, loss_of, step, zero_grad = self.model, self.task.loss, self._step, self.optimizer.zero_grad
         on_cpu = self.device.type == "cpu"
         total: Any = 0.0
-        done = 0
+        done = gradients = 0
         for index in order.split(self.task.batch_size):
             if self.schedule:
                 self._set_lr((epoch - 1) * self.steps_per_epoch + done)
@@ -92,6 +94,8 @@ class Trainer:
                 batch = prepare(batch, generator)
 
             def closure(batch: Tensor = batch, target: Tensor = target) -> Tensor:
+                nonlocal gradients
+                gradients += 1
                 zero_grad()
                 loss: Tensor = one_number("loss", loss_of(model(batch), target))
                 loss.backward()
@@ -102,10 +106,10 @@ class Trainer:
             # Reading the value is free on the CPU; an accelerator is not made to wait for it.
             value = loss.item() if on_cpu else loss.detach()
             if on_cpu and not value < MAX_LOSS:
-                return None, done
+                return None, done, gradients
             total += value * len(index)
         total = float(total) / len(inputs)
-        return (total if abs(total) < MAX_LOSS else None), done
+        return (total if abs(total) < MAX_LOSS else None), done, gradients
 
     def _validate(self) -> dict[str, float | None]:
         """Loss and metrics over the validation set: means over batches, weighted by their size."""

@@ -17,6 +17,12 @@ from numbers import Real
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
+#: More seeds, threads or processes than these are a mistake, and would take the memory of the machine.
+MOST_SEEDS = 100_000
+MOST_THREADS = 1024
+#: The largest seed that random generators take.
+LARGEST_SEED = 2**63 - 1
+
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
@@ -85,8 +91,8 @@ class RunOptions:
         """These options in the types of their fields; a ValueError names a wrong one and its value."""
         if not isinstance(self.out, str | os.PathLike) or not os.fspath(self.out).strip():
             raise ValueError(f"out must be the folder for the runs, such as 'runs', got {self.out!r}")
-        check_count("jobs", self.jobs)
-        check_count("threads", self.threads)
+        check_count("jobs", self.jobs, MOST_THREADS)
+        check_count("threads", self.threads, MOST_THREADS)
         if not isinstance(self.progress, bool) and not callable(self.progress):
             raise ValueError(
                 f"progress must be True, False or a function that makes the display, got {self.progress!r}"
@@ -180,12 +186,19 @@ def shows_options(function: Function) -> Function:
     return function
 
 
-def check_count(name: str, value: Any) -> None:
-    """Refuse what is not a whole number from 1 up."""
+def check_count(name: str, value: Any, most: int | None = None) -> None:
+    """Refuse what is not a whole number from 1 up, or more than the most that can be meant."""
     if not isinstance(value, int) or isinstance(value, bool):
         raise ValueError(f"{name} must be a whole number from 1 up, got {value!r}")
     if value < 1:
         raise ValueError(f"{name} must be at least 1, got {value}")
+    if most is not None and value > most:
+        raise ValueError(f"{name} must be at most {most}, got {_digits(value)}")
+
+
+def _digits(value: int) -> str:
+    """A whole number, or how large it is if it is too long to read."""
+    return str(value) if abs(value) < 10**30 else f"a number of {int(value.bit_length() * math.log10(2)) + 1} digits"
 
 
 def _number(name: str, value: Any) -> Any:

@@ -14,8 +14,6 @@ from surefoot.lab.spec.contestant import word_value
 
 #: So many first settings of a range cover it evenly (Sobol points); the sampler learns from them.
 STARTUP = 10
-#: A best value within this share of a range's end lies on its edge.
-EDGE = 0.05
 #: Settings are rounded to so many digits, so that what is reported is what was run.
 DIGITS = 3
 #: Options that no word can be a value of.
@@ -39,10 +37,6 @@ class Range:
 
     def rounded(self, value: float) -> float:
         return min(max(float(f"{value:.{DIGITS}g}"), self.low), self.high)
-
-    def on_edge(self, value: float) -> bool:
-        place = math.log(value / self.low) / math.log(self.high / self.low)
-        return not EDGE < place < 1 - EDGE
 
     def __str__(self) -> str:
         return f"{self.low:g}:{self.high:g}"
@@ -80,9 +74,6 @@ class Grid:
     def rounded(self, value: Any) -> Any:
         between = self.numeric and not self.whole and value not in self.values
         return float(f"{value:.{DIGITS}g}") if between else value
-
-    def on_edge(self, value: Any) -> bool:
-        return self.numeric and len(self.values) > 1 and not self.ends[0] < value < self.ends[1]
 
     def __str__(self) -> str:
         return ",".join(f"{value:g}" if isinstance(value, float) else str(value) for value in self.values)
@@ -195,14 +186,6 @@ class Space:
     def rounded(self, setting: Mapping[str, Any]) -> dict[str, Any]:
         """A sampler's setting, as it is run and reported."""
         return {name: self.options[name].rounded(value) for name, value in setting.items()}
-
-    def on_edge(self, setting: Mapping[str, Any]) -> list[str]:
-        """The options whose value lies on the edge of what was tried.
-
-        >>> Space({"lr": Range(1e-4, 1e-1)}).on_edge({"lr": 1.1e-4})
-        ['lr']
-        """
-        return [name for name, option in self.options.items() if option.on_edge(setting[name])]
 
     def describe(self) -> dict[str, str]:
         return {name: str(option) for name, option in self.options.items()}

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from surefoot._extras import require
+from surefoot.lab.analyse.groups import is_number, on_edge
 from surefoot.lab.spec.config import RunConfig
 from surefoot.lab.spec.contestant import Contestant
 from surefoot.lab.tune.locks import FileLocks, Locks, PostgresLocks
@@ -110,7 +111,11 @@ class StudyResult:
     @property
     def edges(self) -> list[str]:
         """Options whose best value lies on the edge of what was tried."""
-        return self.plan.space.on_edge(self.best.options) if self.best else []
+        if self.best is None:
+            return []
+        tried = {name: [trial.options[name] for trial in self.trials] for name in self.best.options}
+        numeric = {name: values for name, values in tried.items() if all(map(is_number, values))}
+        return [name for name, values in numeric.items() if on_edge(self.best.options[name], values)]
 
     @property
     def epochs(self) -> int:
