@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import pickle
+import warnings
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from surefoot import AdamS, LossAwareAdam
-from surefoot.rules import MAX_UNIT_DEVIATION, RULES, Rule, find_rule, from_objective, weigh
+from surefoot.rules import MAX_UNIT_DEVIATION, RULES, ByAutograd, Rule, find_rule, from_objective, weigh
 from surefoot.statistics import LossStats, no_statistics
 
 NORMAL = torch.distributions.Normal(torch.tensor(0.0, dtype=torch.float64), torch.tensor(1.0, dtype=torch.float64))
@@ -61,7 +62,7 @@ def tilt_of(rule: Rule, stats: LossStats, eta: float, noise: float = 0.0) -> flo
 
 @pytest.mark.parametrize(("name", "eta"), [(name, eta) for name, (_, etas) in OBJECTIVES.items() for eta in etas])
 def test_the_tilt_is_that_of_the_objective(name: str, eta: float) -> None:
-    by_autograd = from_objective(OBJECTIVES[name][0])
+    by_autograd = Rule(name, ByAutograd(OBJECTIVES[name][0]), eta=0.0)
     close = 1e-4 if name == "cvar" else 1e-10  # the integral is cut into finitely many quantiles
     assert tilt_of(RULES[name], STATS, eta) == pytest.approx(tilt_of(by_autograd, STATS, eta), rel=close, abs=1e-15)
 
@@ -244,6 +245,53 @@ def test_rules_are_found_by_name_or_passed_through() -> None:
 def test_an_objective_that_cannot_be_one_is_refused_at_once(objective: Any) -> None:
     with pytest.raises(ValueError, match=r"must take \(mean, std, eta\)"):
         from_objective(objective)
+
+
+def _logarithm(mean: Tensor, std: Tensor, eta: float) -> Tensor:
+    return mean + eta * math.log(1 + std)
+
+
+def _without_mean(mean: Tensor, std: Tensor, eta: float) -> Tensor:
+    return 0 * mean + std**2
+
+
+@pytest.mark.parametrize("eta", [0.0, 0.5])
+@pytest.mark.parametrize(
+    ("objective", "message"),
+    [
+        (_logarithm, "_logarithm does not depend on the std .* is 0: .* compute it with torch alone"),
+        (lambda mean, std, eta: mean + eta * std.item(), "does not depend on the std"),
+        (lambda mean, std, eta: mean, "does not depend on the std"),
+        (
+            lambda mean, std, eta: std + eta,
+            "does not depend on the mean .* every step would be skipped",
+        ),
+        (lambda mean, std, eta: math.sqrt(mean) + std, r"does not depend on the mean .*math\.log, float\(\)"),
+        (_without_mean, "_without_mean does not depend on the mean"),
+        (lambda mean, std, eta: -mean + eta * std, r"falls where the mean .* write mean - eta \* std"),
+        (lambda mean, std, eta: std / mean, "falls where the mean"),
+    ],
+)
+def test_an_objective_is_looked_at_when_it_becomes_a_rule(objective: Any, message: str, eta: float) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(ValueError, match=message):
+            from_objective(objective, eta=eta)
+
+
+@pytest.mark.parametrize(
+    "objective",
+    [
+        lambda mean, std, eta: mean + eta * torch.log1p(std),
+        lambda mean, std, eta: mean - eta * std,
+        lambda mean, std, eta: (mean - 1) ** 2 + std**2,  # falls at one of the points, rises at another
+        lambda mean, std, eta: torch.log(mean - 1.5) + std,  # exists at one of the points alone
+        lambda mean, std, eta: mean + torch.relu(std - 0.5),
+    ],
+)
+def test_objectives_that_are_sound_become_rules(objective: Any) -> None:
+    for eta in (0.0, 0.5):
+        assert math.isfinite(tilt_of(from_objective(objective, eta=eta), LossStats(9.0, 2.0, 0.5), eta))
 
 
 def test_rules_agree_on_the_bound_on_host_and_device() -> None:

@@ -8,14 +8,16 @@ that go through the table test it too.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
+from surefoot.objectives import PROBES, check_slopes
 from surefoot.statistics import LossStats, Number
 
 Weighting = Literal["paper", "unit"]
@@ -205,19 +207,33 @@ class ByAutograd:
 def from_objective(objective: Callable[[Tensor, Tensor, float], Tensor], *, eta: float = 0.0) -> Rule:
     """Make a rule of any objective ``a(mean, std, eta)``: its tilt is ``a_std / a_mean``, by autograd.
 
+    The objective is minimized, so it must rise with the mean of the loss. It must be computed with torch, so that
+    autograd sees how it depends on the mean and the std.
+
     >>> rule = from_objective(lambda mean, std, eta: mean + eta * std**2, eta=0.5)
     >>> rule.tilt(LossStats(count=9.0, mean=1.0, std=2.0), 0.5, 0.0)
     (2.0, 1.0)
     """
     rule = Rule(getattr(objective, "__name__", "objective"), ByAutograd(objective), eta=eta)
     try:
-        rule.tilt(LossStats(count=1.0, mean=1.0, std=1.0), eta, 0.0)
+        slopes = [_slopes(objective, mean, std, eta) for mean, std in PROBES]
     except (TypeError, AttributeError, RuntimeError) as error:
         raise ValueError(
             f"the objective {rule.name} must take (mean, std, eta) and give one tensor that autograd can follow; with "
             f"mean 1 and std 1 it failed ({type(error).__name__}: {error})"
         ) from error
+    by_mean, by_std = zip(*slopes)
+    check_slopes(rule.name, by_mean, by_std, library="torch")
     return rule
+
+
+def _slopes(objective: Callable[[Tensor, Tensor, float], Tensor], *point: Any) -> list[float | None]:
+    """The derivatives by mean and std, None where autograd sees no dependence."""
+    with torch.enable_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's words on math.log(std): check_slopes has clearer ones
+        mean, std = (torch.tensor(x, dtype=torch.float64, requires_grad=True) for x in point[:2])
+        slopes = torch.autograd.grad(objective(mean, std, point[2]), (mean, std), allow_unused=True)
+    return [None if slope is None else slope.item() for slope in slopes]
 
 
 def find_rule(rule: str | Rule) -> Rule:

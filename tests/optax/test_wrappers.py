@@ -354,3 +354,20 @@ def test_the_page_runs_from_top_to_bottom() -> None:
     for block in blocks:
         exec(compile(block, "docs/jax.md", "exec"), names)
     assert float(names["loss"](names["params"], *next(names["batches"](1)))) < 0.1
+
+
+@pytest.mark.parametrize("eta", [0.0, 0.5])
+@pytest.mark.parametrize(
+    ("objective", "message"),
+    [
+        (lambda mean, std, eta: mean + eta * math.log(1 + std), "must take .* JAX can differentiate"),
+        (lambda mean, std: mean + std, r"must take \(mean, std, eta\)"),
+        (lambda mean, std, eta: mean, "does not depend on the std .* compute it with jax.numpy alone"),
+        (lambda mean, std, eta: std + eta, "does not depend on the mean"),
+        (lambda mean, std, eta: -mean + eta * std, r"falls where the mean .* write mean - eta \* std"),
+    ],
+)
+def test_an_objective_is_looked_at_when_it_becomes_a_rule(objective: Any, message: str, eta: float) -> None:
+    with pytest.raises(ValueError, match=message):
+        so.from_objective(objective, eta=eta)
+    so.from_objective(lambda mean, std, eta: mean - eta * std, eta=eta)

@@ -22,7 +22,7 @@ Graph = Mapping[str, set[str]]  # the modules that each module imports, without 
 #: `lab`, which are only their own `__init__.py`: the names for users.
 ROOMS = {
     "base": ["_extras", "version"],
-    "loss": ["statistics", "rules", "noise", "losses", "meter", "reference", "unwrap"],
+    "loss": ["statistics", "objectives", "rules", "noise", "losses", "meter", "reference", "unwrap"],
     "optimizers": ["optim", "weighing", "averaging"],
     "names": ["surefoot"],
     "optax": ["optax"],

@@ -10,6 +10,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from surefoot.objectives import PROBES, check_slopes
+
 
 class TiltState(NamedTuple):
     """The statistics of the losses so far, and the z, tilt and weight of the last one; plain scalars."""
@@ -84,13 +86,28 @@ RULES: dict[str, Rule] = {
 def from_objective(objective: Callable[[Array, Array, Any], Array], *, eta: float = 0.0) -> Rule:
     """Make a rule of any objective ``a(mean, std, eta)``: its tilt is ``a_std / a_mean``, by autodiff.
 
+    The objective is minimized, so it must rise with the mean of the loss.
+
     >>> rule = from_objective(lambda mean, std, eta: mean + eta * std**2, eta=0.5)
     >>> from surefoot.optax import adam
     >>> optimizer = adam(rule, learning_rate=1e-3)
     """
 
+    slopes = jax.grad(objective, argnums=(0, 1))
+    name = getattr(objective, "__name__", "objective")
+    try:
+        probed = [[float(slope) for slope in slopes(*point, eta)] for point in PROBES]
+        # With an eta of 0 the std may well have no slope.
+        by_std = [float(slopes(*point, strength)[1]) or None for point in PROBES for strength in (eta, 0.5, 1.0)]
+    except (TypeError, AttributeError) as error:
+        raise ValueError(
+            f"the objective {name} must take (mean, std, eta) and give one number that JAX can differentiate; with "
+            f"mean 1 and std 1 it failed ({type(error).__name__}: {error})"
+        ) from error
+    check_slopes(name, [by_mean for by_mean, _ in probed], by_std, library="jax.numpy")
+
     def tilt_of(stats: TiltState, eta: Any, noise: Array) -> tuple[Any, Any]:
-        by_mean, by_std = jax.grad(objective, argnums=(0, 1))(stats.mean, stats.std, eta)
+        by_mean, by_std = slopes(stats.mean, stats.std, eta)
         tilt = by_std / by_mean
         # While there is no spread, some objectives (mean / std) have no slope; only the magnitude counts there.
         return jnp.where((stats.std == 0) & ~jnp.isfinite(tilt), 1.0, tilt), 1.0
