@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import math
 import re
+import warnings
 import weakref
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import pytest
+import pytorch_optimizer
 import torch
+from accelerate import Accelerator
+from lightning.fabric import Fabric
 from torch import Tensor
 from torch.distributed.checkpoint.state_dict import _init_optim_state, get_optimizer_state_dict
 from torch.nn import Parameter
@@ -322,3 +326,92 @@ def test_a_micro_batch_needs_a_positive_share(weight: Any) -> None:
         optimizer.record_loss(1.0, weight)
     with pytest.raises(RuntimeError, match="got no loss"):
         optimizer.step()
+
+
+# -- wrappers of others, whose step takes no loss --------------------------------------------------------------------
+
+
+def accelerate(model: Any, optimizer: Any) -> Any:
+    return Accelerator(cpu=True).prepare(optimizer)
+
+
+def fabric(model: Any, optimizer: Any) -> Any:
+    return Fabric(accelerator="cpu", devices=1).setup(model, optimizer)[1]
+
+
+def lookahead(model: Any, optimizer: Any) -> Any:
+    return pytorch_optimizer.Lookahead(optimizer)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("wrap", [accelerate, fabric, lookahead])
+def test_the_error_inside_a_wrapper_names_record_loss_and_that_works(wrap: Any) -> None:
+    model = torch.nn.Linear(3, 1)
+    optimizer = AdamS(model.parameters(), lr=0.1)
+    wrapper = wrap(model, optimizer)
+    loss = model(torch.ones(4, 3)).pow(2).mean()
+    loss.backward()
+    with pytest.raises(TypeError, match="unexpected keyword argument 'loss'"):
+        wrapper.step(loss=loss)  # the wrapper's own words; then one tries it without
+    name = wrap.__name__.title()
+    message = rf"got no loss: .*\(.*{name}.*\) call record_loss\(loss\) on this optimizer"
+    with pytest.raises(RuntimeError, match=message):
+        wrapper.step()
+    optimizer.record_loss(loss)
+    wrapper.step()
+    assert optimizer.confidence()[0]["mean"] == loss.item()
+
+
+def test_the_error_inside_sam_names_record_loss_and_that_works() -> None:
+    model = torch.nn.Linear(3, 1)
+    sam = pytorch_optimizer.SAM(model.parameters(), AdamS, lr=0.1)
+    records = False
+
+    def closure() -> Tensor:
+        sam.zero_grad()
+        loss = model(torch.ones(4, 3)).pow(2).mean()
+        if records:
+            sam.base_optimizer.record_loss(loss)
+        loss.backward()
+        return loss
+
+    closure()
+    with pytest.raises(RuntimeError, match=r"got no loss: .*SAM\) call record_loss\(loss\) on this optimizer"):
+        sam.step(closure)
+    records = True
+    closure()
+    sam.step(closure)
+    assert sam.base_optimizer.confidence()[0]["mean"] > 0
+
+
+def closures(p: Parameter, optimizer: LossAware) -> dict[str, Any]:
+    """Closures after a backward pass, by what they do with its gradients."""
+
+    def backward() -> Tensor:
+        loss = p.pow(2).sum()
+        loss.backward()
+        return loss
+
+    def clear(how: Any) -> Any:
+        return lambda: (how(), backward())[1]
+
+    return {
+        "adds": backward,
+        "clears": clear(optimizer.zero_grad),
+        "clears in place": clear(lambda: optimizer.zero_grad(set_to_none=False)),
+        "clears on the model": clear(lambda: setattr(p, "grad", None)),
+        "only returns": lambda: 3.0,
+        "records": clear(lambda: optimizer.record_loss(2.0)),
+    }
+
+
+@pytest.mark.parametrize("name", closures(*make(AdamS)))
+def test_a_closure_whose_loss_is_not_that_of_all_gradients_is_noticed_once(name: str) -> None:
+    p, optimizer = make(AdamS)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(3):
+            optimizer.step(closures(p, optimizer)[name])
+            optimizer.step(closures(p, optimizer)["adds"], loss=1.0)  # the loss is given
+    said = [str(warning.message) for warning in caught if "added its gradients" in str(warning.message)]
+    assert len(said) == (name == "adds")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -15,8 +16,9 @@ from surefoot.statistics import Number, by_name, is_distributed, scalar_on
 
 HOW_TO_PASS_THE_LOSS = (
     "pass it as step(loss=loss), return it from the closure of step(closure), or hand over each micro-batch's loss "
-    "with record_loss(loss) before step() (inside Lightning, Transformers or Accelerate, surefoot.integrations does it "
-    "for you)"
+    "with record_loss(loss) before step(). Inside a wrapper whose step() takes no loss= (Accelerate, Fabric, "
+    "Lookahead, SAM) call record_loss(loss) on this optimizer before the wrapper's step(); for Lightning, "
+    "Transformers and Accelerate, surefoot.integrations does it for you"
 )
 
 
@@ -70,6 +72,11 @@ class RecordedLosses:
 
     def __init__(self) -> None:
         self.windows = self.EMPTY
+        #: How often gradients were cleared.
+        self.clearings = 0
+        #: Whether the last closure added its gradients to others, so that its loss is not that of the whole step.
+        self.is_partial = False
+        self.partial_was_said = False
 
     def add(self, loss: Number, weight: float) -> None:
         """Add the loss of a micro-batch."""
@@ -78,6 +85,7 @@ class RecordedLosses:
 
     def open_window(self) -> None:
         """Gradients were cleared."""
+        self.clearings += 1
         self.windows = (self.windows[1], (0.0, 0.0)) if self.windows[1][1] else self.EMPTY
 
     def take(self) -> tuple[Number, float] | None:
@@ -154,13 +162,38 @@ class TakesLoss(Optimizer):
                 f"{type(self).__name__}.step() takes the loss by name, but got {type(closure).__name__} in place of "
                 "the closure; write step(loss=loss)"
             )
+        holder = next((p for group in self.param_groups for p in group["params"] if p.grad is not None), None)
+        before = None if holder is None else holder.grad
+        version, clearings = None if before is None else before._version, self._recorded.clearings
         with torch.enable_grad():
-            return closure()
+            returned = closure()
+        self._recorded.is_partial = (
+            holder is not None
+            and holder.grad is before
+            and before._version != version
+            and self._recorded.clearings == clearings
+        )
+        return returned
+
+    def _warn_of_partial_loss(self) -> None:
+        """Say, once, that the loss of a closure is only that of the last micro-batch."""
+        if self._recorded.partial_was_said:
+            return
+        self._recorded.partial_was_said = True
+        warnings.warn(
+            f"{type(self).__name__}: the closure of step(closure) added its gradients to some that were there before "
+            "and cleared none, so the loss that it returned is that of the last micro-batch alone; hand over the loss "
+            "of every micro-batch with record_loss(loss). In Lightning the callback "
+            "surefoot.integrations.lightning.LossGathering() does it",
+            stacklevel=5,  # the line that called step()
+        )
 
     def _read_loss(self, loss: Any, returned: Any) -> Number | None:
         """The loss of this step, averaged over ranks: a float on the host or a tensor on its device."""
         recorded = self._recorded.take()
         given = loss if loss is not None else (returned if recorded is None else None)
+        if self._recorded.is_partial and loss is None and recorded is None:
+            self._warn_of_partial_loss()
         # In a graph to capture or to compile, a loss on the CPU stays a tensor too.
         is_compiling = torch.compiler.is_compiling()
         stays_tensor = is_compiling

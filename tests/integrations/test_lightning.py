@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import re
 import warnings
 from types import SimpleNamespace
 
@@ -139,6 +140,34 @@ def test_without_the_callback_only_a_share_of_the_last_micro_batch_is_seen():
     whole = seen(fit(with_callback, LossGathering(), accumulate_grad_batches=4))
     share = seen(fit(without, accumulate_grad_batches=4))
     assert float(share[1]) < 0.5 * float(whole[1])
+
+
+PARTIAL = r"AdamS: the closure of step\(closure\) added its gradients .*record_loss.*LossGathering\(\) does it"
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("wrap", [False, True])
+def test_accumulation_without_the_callback_is_noticed_once(wrap):
+    module = Module(wrapped_sgd) if wrap else Module()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        fit(module, accumulate_grad_batches=4)
+    message = PARTIAL.replace("AdamS", "LossWeighted") if wrap else PARTIAL
+    assert sum(bool(re.match(message, str(warning.message))) for warning in caught) == 1
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("clear_in_place", [False, True])
+@pytest.mark.parametrize(("callbacks", "accumulate"), [((), 1), ((LossGathering(),), 1), ((LossGathering(),), 4)])
+def test_nothing_is_noticed_where_the_loss_is_that_of_the_step(callbacks, accumulate, clear_in_place):
+    class Clearing(Module):
+        def optimizer_zero_grad(self, epoch, batch_idx, optimizer):
+            optimizer.zero_grad(set_to_none=not clear_in_place)
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        fit(Clearing(), *callbacks, accumulate_grad_batches=accumulate)
+    assert not [warning for warning in caught if re.match(PARTIAL, str(warning.message))]
 
 
 def test_the_accumulation_may_change_between_epochs():

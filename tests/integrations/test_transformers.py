@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 import torch
 import transformers
@@ -249,3 +251,41 @@ def test_the_plain_trainer_says_where_to_look(tmp_path):
     trainer = trainer_for(classifier(), classified(), tmp_path, cls=transformers.Trainer)
     with pytest.raises(RuntimeError, match=r"AdamS.step\(\) got no loss.*Transformers.*surefoot.integrations"):
         trainer.train()
+
+
+def test_the_plain_words_of_the_arguments_count_as_they_do_for_adamw(tmp_path):
+    options = {"learning_rate": 0.02, "adam_beta2": 0.95, "adam_epsilon": 1e-6, "weight_decay": 0.1}
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*weight_decay")
+        trainer = trainer_for(causal(), sentences(), tmp_path, optimizer=(surefoot.AdamS, {}), **options)
+        trainer.train()
+    decayed, rest = inner(trainer).param_groups
+    assert (decayed["lr"], decayed["betas"], decayed["eps"]) == (0.02, (0.9, 0.95), 1e-6)
+    assert decayed["decoupled_weight_decay"] is rest["decoupled_weight_decay"] is True
+    assert (decayed["weight_decay"], rest["weight_decay"]) == (0.1, 0.0)
+
+
+def test_with_eta_zero_the_trainer_is_adamw_s(tmp_path):
+    """The same arguments, two optimizers: the Trainer's default, and ours without any option of its own."""
+    options = {"learning_rate": 0.02, "weight_decay": 0.1, "lr_scheduler_type": "cosine", "max_grad_norm": 1.0}
+    options["adam_epsilon"] = 1e-3  # some gradients are zero but for rounding, which Adam would blow up
+    models = [causal(), causal()]
+    unit = (surefoot.AdamUCB, {"eta": 0.0, "weighting": "unit"})
+    for model, optimizer in zip(models, (unit, None)):
+        trainer_for(model, sentences(), tmp_path, optimizer=optimizer, **options).train()
+    for mine, theirs in zip(models[0].parameters(), models[1].parameters(), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=0, atol=2e-6)
+
+
+@pytest.mark.parametrize(
+    ("cls", "given", "expected"),
+    [
+        (surefoot.AdamS, {"lr": 1.0, "decoupled_weight_decay": False}, {"lr": 1.0, "decoupled_weight_decay": False}),
+        (surefoot.AdamWS, {}, {"lr": 5e-5, "decoupled_weight_decay": True}),
+        (surefoot.AdamS, {"reference": True}, {"lr": 5e-5, "decoupled_weight_decay": False}),
+        (surefoot.MomentumS, {}, {"lr": 5e-5, "decoupled_weight_decay": False}),  # as SGD
+    ],
+)
+def test_what_is_given_wins_over_the_arguments(tmp_path, cls, given, expected):
+    optimizer = trainer_for(causal(), sentences(), tmp_path, optimizer=(cls, given)).create_optimizer()
+    assert {name: optimizer.param_groups[0][name] for name in expected} == expected

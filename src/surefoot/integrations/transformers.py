@@ -5,12 +5,14 @@ Take `Trainer` from here instead of from transformers, or put `GathersLoss` befo
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 from torch import Tensor
 
 from surefoot._extras import require
 from surefoot.integrations.tracking import Sink, metrics
+from surefoot.optim.loss_aware import LossAware
 from surefoot.unwrap import loss_aware
 
 _transformers = require("transformers", extra="transformers")
@@ -38,11 +40,16 @@ class GathersLoss:
     >>> class MyTrainer(GathersLoss, Seq2SeqTrainer): ...
     """
 
+    args: Any
     optimizer: Any
+    optimizer_cls_and_kwargs: Any
     current_gradient_accumulation_steps: int = 1
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        if self.optimizer_cls_and_kwargs is not None:
+            cls, options = self.optimizer_cls_and_kwargs
+            self.optimizer_cls_and_kwargs = (cls, {**_options_from_arguments(cls, options, self.args), **options})
         self.add_callback(_FreshStep())  # type: ignore[attr-defined]
 
     def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
@@ -59,10 +66,32 @@ class GathersLoss:
         super().log(logs, *args, **kwargs)  # type: ignore[misc]
 
 
+def _options_from_arguments(cls: Any, given: dict[str, Any], arguments: Any) -> dict[str, Any]:
+    """What the Trainer would give to AdamW: the learning rate, betas and eps of its arguments, and decoupled decay.
+
+    Args:
+        cls: the optimizer class; one that is not Surefoot's gets nothing, as in Transformers.
+        given: the options that the user gave.
+        arguments: the ``TrainingArguments``.
+    """
+    if not (isinstance(cls, type) and issubclass(cls, LossAware)):
+        return {}
+    accepted = inspect.signature(cls).parameters
+    options = {
+        "lr": arguments.learning_rate,
+        "betas": (arguments.adam_beta1, arguments.adam_beta2),
+        "eps": arguments.adam_epsilon,
+    }
+    if accepted["decoupled_weight_decay"].default is None and not given.get("reference"):
+        options["decoupled_weight_decay"] = True  # what weight_decay means in these arguments
+    return {name: value for name, value in options.items() if name in accepted}
+
+
 class Trainer(GathersLoss, PlainTrainer):
     """``transformers.Trainer`` for optimizers that need the loss; everything else is as it was.
 
-    Give the optimizer as ``optimizer_cls_and_kwargs=(surefoot.AdamS, {"lr": 1e-3})``.
+    Give the optimizer as ``optimizer_cls_and_kwargs=(surefoot.AdamS, {})``. What you leave out comes from the
+    ``TrainingArguments``, as it does for AdamW: learning rate, betas, eps, and a weight decay that is decoupled.
     """
 
 
