@@ -9,7 +9,7 @@ from typing import Any
 
 from surefoot.lab.analyse.groups import group_runs, value_at
 from surefoot.lab.analyse.stats import MeanStd, holm, holm_levels, paired
-from surefoot.lab.analyse.verdicts import Side, decide
+from surefoot.lab.analyse.verdicts import Side, decide_once
 from surefoot.lab.report.tables import csv_text, markdown_table
 from surefoot.lab.store import Run
 from surefoot.paper.ablation import HORIZONS, IMAGES, RATES, at_horizon, runs_by_rate, runs_by_variant
@@ -316,7 +316,7 @@ def answers(runs: RunsByName, pairs: Sequence[tuple[str, str]], metric: str, epo
             Side(name, len(runs[name]), sum(run.diverged and len(run.epochs) <= epoch for run in runs[name]))
             for name in pair
         )
-        verdict = decide(
+        verdict = decide_once(
             result, p_holm, contestant=contestant, baseline=baseline, higher_is_better=metric == "val_acc", level=level
         )
         sentences.append(verdict.sentence)

@@ -1,4 +1,4 @@
-"""The statistics against SciPy and by hand."""
+"""The statistics against SciPy, against statsmodels and by hand."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ import math
 import numpy as np
 import pytest
 import scipy.stats
+import statsmodels.api
+import statsmodels.stats.multitest
+import statsmodels.stats.power
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -80,3 +83,25 @@ def test_seeds_needed_have_the_power_they_promise():
     assert 0.79 < power < 0.86
     assert stats.seeds_needed(effect, 1.0, level=0.05 / 10) > n
     assert stats.seeds_needed(1e6, 1.0) == stats.fewest_seeds() == 6
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=8))
+def test_holm_is_that_of_statsmodels(p_values):
+    theirs = statsmodels.stats.multitest.multipletests(p_values, alpha=0.05, method="holm")[1]
+    assert stats.holm(p_values) == pytest.approx(list(theirs))
+
+
+@pytest.mark.parametrize("effect", [0.4, 0.7, 1.1])
+@pytest.mark.parametrize("power", [0.5, 0.8, 0.95])
+def test_seeds_needed_are_those_of_statsmodels(effect, power):
+    exactly = statsmodels.stats.power.TTestPower().solve_power(effect, power=power, alpha=0.05)
+    assert stats.seeds_needed(effect, 1.0, power=power) == max(math.ceil(exactly), stats.fewest_seeds())
+
+
+def test_the_interval_is_that_of_statsmodels():
+    values = np.random.default_rng(7).normal(0.3, 1.0, 9)
+    theirs = statsmodels.api.stats.DescrStatsW(values)
+    ours = stats.paired(list(values))
+    assert (ours.low, ours.high) == pytest.approx(theirs.tconfint_mean(), rel=1e-12)
+    assert ours.p_t == pytest.approx(theirs.ttest_mean()[1], rel=1e-12)

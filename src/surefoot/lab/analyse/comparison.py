@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from surefoot.lab.analyse.anytime_valid import Evidence, Support, support
 from surefoot.lab.analyse.groups import (
     ContestantRuns,
     TaskGroup,
@@ -16,7 +17,7 @@ from surefoot.lab.analyse.groups import (
     recorded_metrics,
     value_at,
 )
-from surefoot.lab.analyse.stats import MeanStd, Paired, holm, holm_levels, mean_std, median, paired
+from surefoot.lab.analyse.stats import MeanStd, Paired, holm, mean_std, median, paired
 from surefoot.lab.analyse.verdicts import BASELINE, Side, Verdict, count, decide
 from surefoot.lab.store import last_epoch
 
@@ -57,6 +58,37 @@ class TimeToTarget:
 
 
 @dataclass(frozen=True)
+class Margin:
+    """Differences below it count as equal; with `is_share` it is that share of the baseline's value.
+
+    >>> Margin.read(0.002).at(0.5), Margin.read("1 %").at(-0.5)
+    (0.002, 0.005)
+    """
+
+    amount: float
+    is_share: bool = False
+
+    @classmethod
+    def read(cls, given: float | str) -> Margin:
+        """A number, or a text such as "0.002" or "1%"."""
+        text = str(given).strip()
+        is_share = text.endswith("%")
+        try:
+            amount = float(text.removesuffix("%")) / (100 if is_share else 1)
+        except ValueError:
+            amount = math.nan
+        if isinstance(given, bool) or not 0 < amount < math.inf:
+            raise ValueError(
+                f"the margin must be a number above zero, such as 0.002, or a share, such as '1%', got {given!r}"
+            )
+        return cls(amount, is_share)
+
+    def at(self, baseline: float) -> float:
+        """The margin for a pair with this value of the baseline."""
+        return self.amount * abs(baseline) if self.is_share else self.amount
+
+
+@dataclass(frozen=True)
 class Comparison:
     """One contestant and one metric, compared with the baseline.
 
@@ -68,9 +100,12 @@ class Comparison:
         higher_is_better: whether a higher value of the metric is better.
         values: mean and std over the contestant's runs.
         counts: how the contestant's runs ended.
-        paired: the differences ``contestant - baseline`` over the seeds where both ended; None for the baseline.
-        p_holm: the p-value of the paired t-test after Holm's correction over `family` comparisons.
-        family: the number of comparisons that share the correction.
+        paired: the differences ``contestant - baseline`` over the seeds where both ended, with the tests that are valid
+            for one look at a number of seeds fixed in advance; None for the baseline.
+        evidence: the same differences with the test that is valid whenever one looks.
+        support: the evidence after adjustment for the `family` comparisons of the metric.
+        p_holm: the p-value of the paired t-test after Holm's correction, for one look.
+        family: the number of comparisons that share the adjustment.
         verdict: what may be said.
         target: the time to the target value, if there is one.
         epoch: where runs are of different length, the last epoch that all runs of both sides reached. Values and
@@ -85,6 +120,8 @@ class Comparison:
     values: MeanStd
     counts: RunCounts
     paired: Paired | None = None
+    evidence: Evidence | None = None
+    support: Support | None = None
     p_holm: float | None = None
     family: int = 0
     verdict: Verdict = BASELINE
@@ -107,12 +144,14 @@ class Comparison:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """The 95% interval of the difference, None with fewer than two pairs."""
-        return (self.paired.low, self.paired.high) if self.paired and self.paired.n > 1 else None
+        """The 95% interval of the difference, valid whenever one looks; None with fewer than six pairs."""
+        interval = self.evidence.interval if self.evidence else (-math.inf, math.inf)
+        return interval if all(map(math.isfinite, interval)) else None
 
     def record(self) -> dict[str, Any]:
         """Everything as one flat row, for a table of all comparisons."""
         low, high = self.interval or (None, None)
+        once = self.paired if self.pairs > 1 else None
         steps, epochs, seconds = (self.target and self.target.median) or (None, None, None)
         return {
             "task": self.task,
@@ -126,6 +165,13 @@ class Comparison:
             "difference": self.difference,
             "low": low,
             "high": high,
+            "e": self.evidence and self.evidence.e,
+            "e_holm": self.support and self.support.e,
+            "margin": self.evidence and self.evidence.margin,
+            "e_equal": self.evidence and self.evidence.e_equal,
+            "e_equal_holm": self.support and self.support.e_equal,
+            "one_look_low": once and once.low,
+            "one_look_high": once and once.high,
             "p_t": self.paired and self.paired.p_t,
             "p_exact": self.paired and self.paired.p_exact,
             "p_holm": self.p_holm,
@@ -181,10 +227,11 @@ def summarise(
     baseline: str | None = None,
     target: float | Mapping[str, float] | None = None,
     epoch: int | None = None,
+    margin: float | str | Mapping[str, float | str] | None = None,
 ) -> Summary:
     """Compare every contestant with the baseline, on every metric, seed by seed.
 
-    Holm's correction is made over all comparisons of one metric, those of several tasks together.
+    The adjustment for many comparisons is made over all of one metric, those of several tasks together.
 
     Args:
         runs: what `read_runs` returns; tuning runs are left out.
@@ -193,6 +240,8 @@ def summarise(
         target: the value to reach, of the leading metric or per metric; by default the worst final value of the
             baseline's runs, which is the level that all of them reached.
         epoch: compare after this epoch instead of at the end (or at the last epoch that both sides reached).
+        margin: differences below it count as equal: a number for the leading metric, a share of the baseline's value
+            such as "1%" for every metric, or one of them per metric.
 
     >>> summarise([]).comparisons
     ()
@@ -211,13 +260,14 @@ def summarise(
             raise ValueError(f"a target must be a finite number or a dict such as {{{metric!r}: 0.1}}, got {value!r}")
     if epoch is not None and (not isinstance(epoch, int) or isinstance(epoch, bool) or epoch < 1):
         raise ValueError(f"epoch must be a whole number from 1 up, got {epoch!r}")
+    margins = _margins(margin, chosen)
     comparisons: list[Comparison] = []
     for metric in chosen:
         family = [
             comparison
             for group in groups
             if metric in recorded_metrics([group])
-            for comparison in _compare(group, metric, targets.get(metric), epoch)
+            for comparison in _compare(group, metric, targets.get(metric), epoch, margins.get(metric))
         ]
         comparisons += _with_verdicts(family)
     return Summary(tuple(groups), tuple(comparisons), tuple(chosen))
@@ -236,8 +286,10 @@ def time_to_target(run: Run, metric: str, target: float, higher: bool) -> Traini
     return TrainingTime(math.inf, math.inf, math.inf)
 
 
-def _compare(group: TaskGroup, metric: str, target: float | None, epoch: int | None) -> list[Comparison]:
-    """The comparisons of one task, before Holm's correction and without verdicts."""
+def _compare(
+    group: TaskGroup, metric: str, target: float | None, epoch: int | None, margin: Margin | None
+) -> list[Comparison]:
+    """The comparisons of one task, before adjustment for their family and without verdicts."""
     higher = higher_is_better(metric, group.task)
     final = _values_by_seed(group.baseline, metric, epoch)
     if target is None and final:
@@ -247,7 +299,10 @@ def _compare(group: TaskGroup, metric: str, target: float | None, epoch: int | N
         common = None if epoch is not None else _last_common_epoch(contestant, group.baseline)
         values = _values_by_seed(contestant, metric, epoch, common)
         reference = _values_by_seed(group.baseline, metric, epoch, common)
-        differences = [values[seed] - reference[seed] for seed in sorted(values.keys() & reference.keys())]
+        seeds = sorted(values.keys() & reference.keys())
+        differences = [values[seed] - reference[seed] for seed in seeds]
+        margins = [margin.at(reference[seed]) for seed in seeds] if margin else ()
+        is_baseline = contestant is group.baseline
         comparisons.append(
             Comparison(
                 task=group.name,
@@ -257,7 +312,8 @@ def _compare(group: TaskGroup, metric: str, target: float | None, epoch: int | N
                 higher_is_better=higher,
                 values=mean_std(list(values.values())),
                 counts=_count(contestant, epoch),
-                paired=None if contestant is group.baseline else paired(differences),
+                paired=None if is_baseline else paired(differences),
+                evidence=None if is_baseline else Evidence(tuple(differences), tuple(margins)),
                 target=None if target is None else _median_time(contestant, metric, target, higher),
                 epoch=common,
             )
@@ -265,26 +321,43 @@ def _compare(group: TaskGroup, metric: str, target: float | None, epoch: int | N
     return comparisons
 
 
+def _margins(given: float | str | Mapping[str, float | str] | None, metrics: Sequence[str]) -> dict[str, Margin]:
+    """The margin of each metric that has one."""
+    if given is None:
+        return {}
+    if isinstance(given, Mapping):
+        unknown = [metric for metric in given if metric not in metrics]
+        if unknown and metrics:
+            raise ValueError(
+                f"no metric is called {unknown[0]!r}, so it has no margin; choose among: {', '.join(metrics)}"
+            )
+        return {metric: Margin.read(margin) for metric, margin in given.items()}
+    margin = Margin.read(given)
+    return dict.fromkeys(metrics if margin.is_share else metrics[:1], margin)
+
+
 def _with_verdicts(family: Sequence[Comparison]) -> list[Comparison]:
-    """The comparisons of one metric with Holm's correction and their verdicts."""
+    """The comparisons of one metric with the adjustment for their number, and with their verdicts."""
     p_values = [row.paired.p_t if row.paired else None for row in family]
+    supports = support([row.evidence if row.pairs > 1 else None for row in family])
     size = sum(p is not None for p in p_values)
     sides = {(row.task, row.label): Side(row.label, row.counts.runs, row.counts.diverged) for row in family}
     decided = []
-    for row, p_holm, level in zip(family, holm(p_values), holm_levels(p_values)):
-        if row.paired is None:
+    for row, p_holm, adjusted in zip(family, holm(p_values), supports):
+        if row.paired is None or row.evidence is None:
             decided.append(row)
             continue
         verdict = decide(
             row.paired,
+            row.evidence,
+            adjusted or Support(row.evidence.e),
             p_holm,
             contestant=sides[row.task, row.label],
             baseline=sides[row.task, row.baseline],
             higher_is_better=row.higher_is_better,
-            level=level,
             epoch=row.epoch,
         )
-        decided.append(replace(row, p_holm=p_holm, family=size, verdict=verdict))
+        decided.append(replace(row, support=adjusted, p_holm=p_holm, family=size, verdict=verdict))
     return decided
 
 

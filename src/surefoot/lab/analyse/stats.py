@@ -1,4 +1,4 @@
-"""Paired statistics over seeds: intervals, tests, Holm's correction, and how many seeds a comparison needs.
+"""Paired statistics for one look at a fixed number of seeds: intervals, tests, Holm's correction, sample sizes.
 
 SciPy has the t-test and the distributions. It has no Holm correction and no solver for the power of a t-test, and its
 exact permutation test visits all sign patterns one by one: these three are here.

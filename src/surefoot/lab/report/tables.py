@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from surefoot._extras import require
 from surefoot.lab.analyse.comparison import RECORD_COLUMNS, Comparison, Summary
-from surefoot.lab.analyse.verdicts import Outcome, number, plus_minus
+from surefoot.lab.analyse.verdicts import Outcome, number, plus_minus, with_interval
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -29,6 +29,7 @@ class Mark(NamedTuple):
 MARKS = {
     Outcome.BETTER: Mark("▲", "green", "better"),
     Outcome.WORSE: Mark("▼", "red", "worse"),
+    Outcome.EQUAL: Mark("≈", "green", "equal"),
     Outcome.LEANING: Mark("△", "yellow", "no claim yet"),
     Outcome.UNDECIDED: Mark("◇", "cyan", "undecided"),
     Outcome.SAME: Mark("=", "cyan", "the same"),
@@ -36,7 +37,7 @@ MARKS = {
     Outcome.DIVERGED: Mark("✕", "red", "diverged"),
     Outcome.UNPAIRED: Mark("–", "cyan", "not compared"),
 }
-_NAMES_CONTESTANT = {Outcome.BETTER, Outcome.WORSE, Outcome.LEANING, Outcome.SAME, Outcome.UNPAIRED}
+_NAMES_CONTESTANT = {Outcome.BETTER, Outcome.WORSE, Outcome.EQUAL, Outcome.LEANING, Outcome.SAME, Outcome.UNPAIRED}
 
 
 def metric_name(metric: str) -> str:
@@ -59,12 +60,43 @@ def caption(row: Comparison) -> str:
 
 
 def difference(row: Comparison) -> str:
-    """The paired difference with the half width of its 95% interval."""
+    """The paired difference with its 95% interval, valid whenever one looks."""
+    if row.difference is None:
+        return ""
+    low, high = row.interval or (-math.inf, math.inf)
+    return _signed(with_interval(row.difference, low, high), row.difference)
+
+
+def one_look(row: Comparison) -> str:
+    """The paired difference with half the width of Student's interval, and p of the t-test and of the exact test.
+
+    They hold for one look at a number of seeds that was fixed in advance.
+    """
     if row.paired is None or row.difference is None:
         return ""
-    sign = "+" if row.difference > 0 else ""
-    text = plus_minus(row.difference, row.paired.half_width)
+    text = _signed(plus_minus(row.difference, row.paired.half_width), row.difference)
+    p_values = [p_value(p) for p in (row.p_holm, row.paired.p_exact) if p is not None]
+    return f"{text}, p {' / '.join(p_values)}" if p_values else text
+
+
+def _signed(text: str, value: float) -> str:
+    sign = "+" if value > 0 else ""
     return f"({sign}{text[1:]}" if text.startswith("(") else sign + text
+
+
+def e_value(e: float | None) -> str:
+    """An e-value as it is printed.
+
+    >>> e_value(0.0213), e_value(19.96), e_value(43.7), e_value(3e7), e_value(None)
+    ('0.021', '19.9', '43', '>9999', '')
+    """
+    if e is None:
+        return ""
+    if e > 9999:
+        return ">9999"
+    if e < 1:
+        return f"{e:.2g}"
+    return f"{math.floor(10 * e) / 10:g}" if e < 20 else str(math.floor(e))  # on which side of 20 must be visible
 
 
 def p_value(p: float | None) -> str:
@@ -96,6 +128,8 @@ def diverged(row: Comparison) -> str:
     return f"{row.counts.diverged} of {row.counts.runs}" if row.counts.diverged else "0"
 
 
+#: The column of the tests that do not allow a second look: Student's interval, p of the t-test (Holm) and exact p.
+ONE_LOOK = "valid for one look: difference, p (Holm / exact)"
 #: The columns of a table for reading: heading, and the text of a row.
 COLUMNS: dict[str, Callable[[Comparison], str]] = {
     "optimizer": lambda row: row.label,
@@ -104,10 +138,10 @@ COLUMNS: dict[str, Callable[[Comparison], str]] = {
         plus_minus(row.values.mean, row.values.std) + ("" if row.epoch is None else f" (epoch {row.epoch})")
     ),
     "difference (95%)": difference,
-    "p (Holm)": lambda row: p_value(row.p_holm),
-    "p (exact)": lambda row: p_value(row.paired.p_exact if row.paired else None),
+    "e (Holm)": lambda row: e_value(row.support.e if row.support else None),
     "diverged": diverged,
     "to target: epochs / steps / s": time_to_target,
+    ONE_LOOK: one_look,
     "verdict": lambda row: row.verdict.sentence,
 }
 
@@ -143,11 +177,11 @@ def _terminal_table(rows: list[Comparison], width: int) -> Iterator[Any]:
     from rich.table import Table
     from rich.text import Text
 
-    shown = [name for name in COLUMNS if name not in ("verdict", "p (exact)")]
+    shown = [name for name in COLUMNS if name != "verdict"]
     if not any(row.counts.diverged for row in rows):
         shown.remove("diverged")
     # Leave out columns instead of cutting numbers short; the verdict names divergences as well.
-    for name in ("to target: epochs / steps / s", "diverged", "p (Holm)"):
+    for name in (ONE_LOOK, "to target: epochs / steps / s", "diverged", "e (Holm)"):
         if name in shown and 12 + sum(2 + _width(column, rows) for column in shown[1:]) > width:
             shown.remove(name)
     table = Table(box=SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False)
