@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.distributed.checkpoint.state_dict import _init_optim_state, get_optimizer_state_dict
 from torch.nn import Parameter
 
-from surefoot import AdamCB, AdamS, LossAware, LossWeighted, MomentumUCB
+from surefoot import AdamCB, AdamS, LossAware, LossWeighted, MomentumUCB, weigh
 from surefoot.optim.named import OPTIMIZERS
 from surefoot.statistics import no_statistics
 from warm import everything, ready
@@ -281,7 +281,10 @@ def test_only_that_call_may_come_without_a_loss() -> None:
         ("2.5", TypeError, "AdamS needs the loss as a number or a tensor with one element, but got str: '2.5'"),
         ([1.0], TypeError, "but got list: [1.0]"),
         (1j, TypeError, "but got complex: 1j"),
+        (np.complex64(1 + 2j), ValueError, "AdamS needs a real loss, but got np.complex64(1+2j)"),
+        (np.array(1 + 2j), ValueError, "AdamS needs a real loss, but got array(1.+2.j)"),
         (10**400, TypeError, "but got int: 1000"),
+        pytest.param(10**5000, TypeError, "but got int: an integer of 16610 bits", id="10**5000"),
         ({"loss": 1.0}, TypeError, "but got dict"),
     ],
 )
@@ -326,6 +329,20 @@ def test_a_micro_batch_needs_a_positive_share(weight: Any) -> None:
         optimizer.record_loss(1.0, weight)
     with pytest.raises(RuntimeError, match="got no loss"):
         optimizer.step()
+
+
+@pytest.mark.parametrize(
+    ("weight", "shown"),
+    [(10**400, "1000"), (10**5000, "an integer of 16610 bits"), (1j, "1j"), (np.complex128(2), "np.complex128(2+0j)")],
+    ids=["10**400", "10**5000", "complex", "NumPy complex"],
+)
+def test_a_share_that_no_float_can_hold(weight: Any, shown: str) -> None:
+    _, optimizer = ready()
+    with pytest.raises(ValueError, match="record_loss needs a positive, finite weight, but got " + re.escape(shown)):
+        optimizer.record_loss(1.0, weight)
+    weigher = weigh(torch.optim.SGD([torch.zeros(1)], lr=0.1))
+    with pytest.raises(ValueError, match="weigh needs a positive, finite share, but got " + re.escape(shown)):
+        weigher(torch.ones(1, requires_grad=True).sum(), weight)
 
 
 # -- wrappers of others, whose step takes no loss --------------------------------------------------------------------

@@ -44,21 +44,41 @@ def as_scalar(loss: Any, *, owner: str) -> Number:
         # In half precision a sum of many losses would round or overflow.
         is_precise = loss.is_floating_point() and loss.dtype.itemsize >= 4
         return loss.reshape(()) if is_precise else loss.reshape(()).to(torch.float32)
+    if _is_complex(loss):
+        raise ValueError(f"{owner} needs a real loss, but got {loss!r}; pass its real part or its abs()")
     try:
         return math.fsum((loss,))  # like float(), but refuses a string
     except (TypeError, ValueError, OverflowError) as error:
         raise TypeError(
-            f"{owner} needs the loss as a number or a tensor with one element, but got {type(loss).__name__}: {loss!r}"
+            f"{owner} needs the loss as a number or a tensor with one element, but got {type(loss).__name__}: "
+            f"{_shown(loss)}"
         ) from error
+
+
+def _is_complex(value: Any) -> bool:
+    """Whether a number is one of NumPy's complex ones, which float() makes real with nothing but a warning."""
+    return getattr(getattr(value, "dtype", None), "kind", None) == "c"
+
+
+def _shown(value: Any) -> str:
+    """A value in an error message: Python refuses to write huge integers out."""
+    is_huge = isinstance(value, int) and value.bit_length() > 10_000
+    return f"an integer of {value.bit_length()} bits" if is_huge else repr(value)
 
 
 def check_share(weight: Any, owner: str = "record_loss", name: str = "weight") -> float:
     """Refuse a micro-batch weight that has no meaning; numbers of any kind are accepted, also NumPy's."""
     if isinstance(weight, Tensor):
         raise TypeError(f"{owner} needs its {name} as a number, but got a tensor; pass {name}.item()")
-    if isinstance(weight, (str, bytes)) or not (hasattr(weight, "__float__") and 0 < weight < math.inf):
-        raise ValueError(f"{owner} needs a positive, finite {name}, but got {weight!r}; pass the number of samples")
-    return float(weight)
+    try:
+        share = math.nan if isinstance(weight, (str, bytes)) or _is_complex(weight) else float(weight)
+    except (TypeError, ValueError, OverflowError):
+        share = math.nan
+    if not 0 < share < math.inf:
+        raise ValueError(
+            f"{owner} needs a positive, finite {name}, but got {_shown(weight)}; pass the number of samples"
+        )
+    return share
 
 
 class RecordedLosses:

@@ -454,3 +454,153 @@ def test_nothing_is_said_of_the_same_rule_or_of_a_checkpoint_that_names_none() -
             del group["loss_rule"]  # as older versions wrote them
         stepped(AdamUCB).load_state_dict(saved)
         stepped(AdamUCB).load_state_dict(torch.optim.Adam([Parameter(torch.ones(2))]).state_dict())
+
+
+def with_statistics(saved: dict[str, Any], group: int, **values: float) -> dict[str, Any]:
+    """A copy of a checkpoint with some of the loss statistics of a group replaced."""
+    saved = copy.deepcopy(saved)
+    for name, value in values.items():
+        saved["param_groups"][group]["seen"][LossStats._fields.index(name)] = value
+    return saved
+
+
+DAMAGED_STATISTICS = [
+    {"mean": math.nan}, {"mean": math.inf}, {"mean": -1e300}, {"std": math.nan}, {"std": 1e300}, {"std": -0.1},
+    {"count": -1.0}, {"count": math.nan}, {"count": math.inf}, {"best": math.nan}, {"best": -math.inf},
+    {"best": math.inf}, {"skipped": -2.0}, {"skipped": math.nan},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("values", DAMAGED_STATISTICS, ids=str)
+def test_damaged_loss_statistics_are_refused_with_their_name(values: dict[str, float]) -> None:
+    [(name, value)] = values.items()
+    params, optimizer = ready(AdamUCB, lr=0.25)
+    saved = optimizer.state_dict()
+    before = everything(params, optimizer)
+    damaged = with_statistics(saved, 1, **values)
+    damaged["param_groups"][0]["lr"] = 0.5
+    with pytest.raises(ValueError, match=re.escape(f"loss statistics of group 1 have {name} = {value}, which no")):
+        optimizer.load_state_dict(damaged)
+    assert everything(params, optimizer) == before
+    assert optimizer.param_groups[0]["lr"] == 0.25
+    optimizer.step(loss=1.5)
+    optimizer.load_state_dict(saved)  # the sound one still loads
+    assert everything(params, optimizer)[1:] == before[1:]
+
+
+@pytest.mark.parametrize("values", DAMAGED_STATISTICS, ids=str)
+def test_the_wrapper_and_weigh_refuse_them_too(values: dict[str, float]) -> None:
+    [(name, value)] = values.items()
+    p = Parameter(torch.ones(2))
+    optimizer = LossWeighted(torch.optim.Adam([p], lr=0.25), "ucb")
+    weigher = weigh(torch.optim.SGD([p], lr=0.1), "ucb")
+    for loss in (1.0, 2.0):
+        p.grad = torch.ones(2)
+        optimizer.step(loss=loss)
+        weigher((p * loss).sum()).backward()
+        weigher.update()
+    damaged = with_statistics(optimizer.state_dict(), 0, **values)
+    damaged["param_groups"][0]["lr"] = 0.5
+    before = str(optimizer.state_dict()), str(weigher.state_dict())
+    with pytest.raises(ValueError, match=re.escape(f"statistics of group 0 have {name} = {value}")):
+        optimizer.load_state_dict(damaged)
+    seen = damaged["param_groups"][0]["seen"]
+    with pytest.raises(ValueError, match=re.escape(f"statistics have {name} = {value}")):
+        weigher.load_state_dict({"seen": seen, "eta": 0.5})
+    assert (str(optimizer.state_dict()), str(weigher.state_dict())) == before
+
+
+def test_statistics_of_a_run_at_its_limits_load() -> None:
+    p = Parameter(torch.ones(2))
+    optimizer = AdamUCB([p])
+    optimizer.load_state_dict(optimizer.state_dict())  # before the first loss
+    for loss in (1e19, -1e19, 1e19, math.nan, math.inf):
+        p.grad = torch.ones(2)
+        optimizer.step(loss=loss)
+        for dtype in (torch.float64, torch.float32):
+            saved = optimizer.state_dict()
+            saved["param_groups"][0]["seen"] = saved["param_groups"][0]["seen"].to(dtype)
+            optimizer.load_state_dict(saved)
+
+
+@pytest.mark.parametrize(
+    ("cls", "name", "value", "message"),
+    [
+        (AdamS, "step", "ten", "step for parameter 0 is a str, not a number: 'ten'"),
+        (AdamS, "step", -1.0, "step for parameter 0 is -1, which no training reaches"),
+        (AdamS, "step", math.nan, "step for parameter 0 is nan"),
+        (AdamS, "step", torch.ones(2), "step for parameter 0 is a tensor of shape (2,)"),
+        (AdamS, "weight_mean", math.nan, "weight_mean for parameter 0 is nan, which no training reaches"),
+        (AdamS, "weight_mean", torch.tensor(-0.5), "weight_mean for parameter 0 is -0.5"),
+        (AdamS, "weight_power", math.inf, "weight_power for parameter 0 is inf"),
+        (AdamS, "weight_power", 1e300, "weight_power for parameter 0 is 1e+300"),
+        (AdamS, "exp_avg", "text", "exp_avg for parameter 0 is a str, not a tensor"),
+        (MomentumUCB, "weight_mean", 1e30, "weight_mean for parameter 0 is 1e+30"),
+        (NAdamUCB, "mu_product", math.nan, "mu_product for parameter 0 is nan"),
+        (NAdamUCB, "mu_product", 1.5, "mu_product for parameter 0 is 1.5"),
+    ],
+)
+def test_damaged_state_is_refused_with_its_name(cls: type[LossAware], name: str, value: Any, message: str) -> None:
+    params, optimizer = ready(cls, lr=0.25)
+    damaged = copy.deepcopy(optimizer.state_dict())
+    damaged["state"][0][name] = value
+    damaged["param_groups"][0]["lr"] = 0.5
+    before, state = everything(params, optimizer), optimizer.state[params[0]]
+    with pytest.raises(ValueError, match=re.escape(message)):
+        optimizer.load_state_dict(damaged)
+    assert everything(params, optimizer) == before
+    assert optimizer.param_groups[0]["lr"] == 0.25
+    assert optimizer.state[params[0]] is state
+    optimizer.step(loss=1.0)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("lr", math.nan, "Invalid learning rate: nan"),
+        ("betas", (2.0, 0.9), "Invalid beta parameter at index 0: 2.0"),
+        ("eta", "much", "Invalid eta value: 'much'; it must be a number"),
+        ("weighting", "heavy", "Invalid weighting value: 'heavy'"),
+        ("seed", 1.5, "Invalid seed value: 1.5"),
+    ],
+)
+def test_damaged_options_are_refused_at_load(option: str, value: Any, message: str) -> None:
+    params, optimizer = ready(AdamS, lr=0.25)
+    damaged = copy.deepcopy(optimizer.state_dict())
+    damaged["param_groups"][1][option] = value
+    before = everything(params, optimizer)
+    with pytest.raises(ValueError, match=re.escape(message)):
+        optimizer.load_state_dict(damaged)
+    assert everything(params, optimizer) == before
+    optimizer.step(loss=1.0)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        ({"param_groups": None}, "param_groups are not a list of groups"),
+        ({"param_groups": [{"lr": 1.0}]}, "a group in the checkpoint's param_groups has no list of params"),
+        ({"state": [1, 2]}, "state is a list, not a dict"),
+        ({"state": {0: 3.0}}, "state of parameter 0 is a float, not a dict"),
+    ],
+)
+def test_damaged_structure_is_refused(damage: dict[str, Any], message: str) -> None:
+    params, optimizer = ready()
+    before = everything(params, optimizer)
+    with pytest.raises(ValueError, match=message):
+        optimizer.load_state_dict({**optimizer.state_dict(), **damage})
+    assert everything(params, optimizer) == before
+
+
+def test_a_base_that_fails_while_it_loads_stays_as_it_was() -> None:
+    p = Parameter(torch.ones(2))
+    optimizer = LossWeighted(torch.optim.Adam([p], lr=0.25), "ucb")
+    p.grad = torch.ones(2)
+    optimizer.step(loss=1.0)
+    damaged = copy.deepcopy(optimizer.state_dict())
+    damaged["state"][0]["step"] = {"ten": 10}  # Adam looks at it after it has replaced its groups
+    damaged["param_groups"][0]["lr"] = 0.5
+    before = str(optimizer.state_dict())
+    with pytest.raises(TypeError):
+        optimizer.load_state_dict(damaged)
+    assert str(optimizer.state_dict()) == before

@@ -1,17 +1,30 @@
-"""Checkpoints: add what those of older versions and plain optimizers lack; keep scalars exact that torch would cast."""
+"""Checkpoints: add what those of older versions and plain optimizers lack; keep scalars exact that torch would cast.
+
+A damaged checkpoint is refused with the name of the entry, before anything is changed.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import math
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from surefoot.meter import MAX_LOSS
 from surefoot.optim.engines.base import Engine
+from surefoot.optim.options import check_eta
 from surefoot.rules import Rule
-from surefoot.statistics import LossStats, no_statistics, widest_float
+from surefoot.statistics import LossStats, no_statistics, unpack, widest_float
+
+#: The largest values that a run can reach, by the name of a scalar: no weight exceeds the largest loss.
+_LARGEST = {"weight_mean": MAX_LOSS, "weight_power": MAX_LOSS**2, "mu_product": 1.0}
+#: Rounding, also to single precision.
+_SLACK = 1.01
 
 #: The name of the rule in the groups of a checkpoint; it is not an option and not kept after loading.
 RULE = "loss_rule"
@@ -25,6 +38,23 @@ def check_kind(state_dict: Any, optimizer: Optimizer) -> None:
             f"a checkpoint of an optimizer has state and param_groups, this is a {type(state_dict).__name__}{keys}; "
             f"pass what {type(optimizer).__name__}.state_dict() returned"
         )
+    groups, states = state_dict["param_groups"], state_dict["state"]
+    if not isinstance(groups, (list, tuple)) or not all(isinstance(group, dict) for group in groups):
+        raise ValueError("the checkpoint's param_groups are not a list of groups; it is damaged")
+    if not isinstance(states, dict):
+        raise ValueError(f"the checkpoint's state is a {type(states).__name__}, not a dict; it is damaged")
+
+
+@contextlib.contextmanager
+def unchanged_on_error(optimizer: Optimizer) -> Iterator[None]:
+    """Put state and groups back if loading fails on the way: torch replaces them as a whole, then looks into them."""
+    before = optimizer.state, optimizer.param_groups
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(AttributeError):  # a base around another one has no state of its own to put back
+            optimizer.state, optimizer.param_groups = before
+        raise
 
 
 def completed(state_dict: dict[str, Any], optimizer: Optimizer, rule: Rule) -> dict[str, Any]:
@@ -37,9 +67,10 @@ def completed(state_dict: dict[str, Any], optimizer: Optimizer, rule: Rule) -> d
         options = {k: v for k, v in options.items() if k not in ("params", "seen", "param_names", "initial_lr")}
         seen = group.get("seen")
         if "eta" in group:
-            rule.check(float(group["eta"]))  # the eta of another rule may have another meaning
+            check_eta(group["eta"], rule)  # the eta of another rule may have another meaning
         written = {name: value for name, value in group.items() if name != RULE}
-        groups.append({**options, **written, "seen": no_statistics() if seen is None else checked(seen)})
+        seen = no_statistics() if seen is None else checked(seen, f" of group {i}")
+        groups.append({**options, **written, "seen": seen})
     _warn_of_another_rule(state_dict["param_groups"], optimizer, rule)
     return {**state_dict, "param_groups": groups}
 
@@ -56,14 +87,36 @@ def _warn_of_another_rule(saved: list[dict[str, Any]], optimizer: Optimizer, rul
         )
 
 
-def checked(seen: Any) -> Tensor:
-    """Loss statistics from a checkpoint: they must have the right number of entries."""
+def checked(seen: Any, whose: str = "") -> Tensor:
+    """Loss statistics from a checkpoint: they must have the right number of entries, of values that a run can reach."""
     if not isinstance(seen, Tensor):
-        seen = torch.tensor(seen, dtype=torch.float64, device="cpu")
+        try:
+            seen = torch.tensor(seen, dtype=torch.float64, device="cpu")
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise ValueError(f"the checkpoint's loss statistics{whose} are not numbers: {seen!r}"[:200]) from error
     if seen.numel() != len(LossStats._fields):
         raise ValueError(
             f"the checkpoint's loss statistics have {seen.numel()} entries, this version keeps "
             f"{len(LossStats._fields)}; load it with the version that wrote it"
+        )
+    if seen.is_complex():
+        raise ValueError(f"the checkpoint's loss statistics{whose} are complex; the checkpoint is damaged")
+    if seen.is_meta:
+        return seen
+    stats, most = unpack(seen.reshape(-1)), MAX_LOSS * _SLACK
+    fits = {
+        "count": 0 <= stats.count < math.inf,
+        "mean": abs(stats.mean) <= most,
+        "std": 0 <= stats.std <= most,
+        "best": abs(stats.best) <= most or (stats.count == 0 and stats.best == math.inf),
+        "skipped": 0 <= stats.skipped < math.inf,
+        # z, tilt and weight of the last loss are only shown, and not finite after a step that was skipped for it.
+    }
+    wrong = [f"{name} = {getattr(stats, name)}" for name, is_possible in fits.items() if not is_possible]
+    if wrong:
+        raise ValueError(
+            f"the checkpoint's loss statistics{whose} have {', '.join(wrong)}, which no training reaches: the "
+            "checkpoint is damaged; load an earlier one, or delete 'seen' from its param_groups to start them anew"
         )
     return seen
 
@@ -109,6 +162,8 @@ def as_plain(value: Any) -> Any:
 def check_state(optimizer: Optimizer, engine: Engine, state_dict: dict[str, Any]) -> None:
     """Refuse the state of another kind of optimizer before anything is changed."""
     for saved, group in zip(state_dict["param_groups"], optimizer.param_groups):
+        if not isinstance(saved.get("params"), (list, tuple)):
+            raise ValueError("a group in the checkpoint's param_groups has no list of params; it is damaged")
         # Tensors after the first two (AMSGrad's maximum) start from zero if they are missing.
         tensors = engine.state_names(group)
         # Missing units of the moments are 1; other scalars (NAdam's) have no such default.
@@ -116,20 +171,39 @@ def check_state(optimizer: Optimizer, engine: Engine, state_dict: dict[str, Any]
         needed = ("step", *tensors[:2], *scalars)
         for key, p in zip(saved["params"], group["params"]):
             state = state_dict["state"].get(key)
+            if state is not None and not isinstance(state, dict):
+                raise ValueError(
+                    f"the checkpoint's state of parameter {key} is a {type(state).__name__}, not a dict; it is damaged"
+                )
             missing = [name for name in needed if state and state.get(name) is None]
             if missing:
                 raise ValueError(
                     f"the checkpoint has no {', '.join(missing)} for parameter {key}, only "
-                    f"{', '.join(map(str, state))}: it is not one that {type(optimizer).__name__} can go on from; "
-                    "start without optimizer state instead"
+                    f"{', '.join(map(str, state or ()))}: it is not one that {type(optimizer).__name__} can go on "
+                    "from; start without optimizer state instead"
                 )
             for name in tensors:
                 tensor = state.get(name) if state else None
+                if tensor is not None and tensor != {} and not isinstance(tensor, Tensor):
+                    raise ValueError(
+                        f"the checkpoint's {name} for parameter {key} is a {type(tensor).__name__}, not a tensor; "
+                        "it is damaged"
+                    )
                 if isinstance(tensor, Tensor) and tensor.shape != p.shape:
                     raise ValueError(
                         f"the checkpoint's {name} for parameter {key} has the shape {tuple(tensor.shape)}, the "
                         f"parameter {tuple(p.shape)}: it is of another model; start without optimizer state instead"
                     )
+
+
+def with_checked_scalars(engine: Engine, state_dict: dict[str, Any]) -> dict[str, Any]:
+    """A copy of the state dict whose scalars are 0-d tensors of values that a run can reach."""
+    names, state = ("step", *engine.scalars), dict(state_dict["state"])
+    for key in [key for group in state_dict["param_groups"] for key in group["params"] if state.get(key)]:
+        # A name that a flattened checkpoint does not have comes back as an empty dict.
+        present = {name: state[key][name] for name in names if state[key].get(name, {}) != {}}
+        state[key] = {**state[key], **{name: _scalar(value, name, key) for name, value in present.items()}}
+    return {**state_dict, "state": state}
 
 
 def restore_scalars(optimizer: Optimizer, engine: Engine, state_dict: dict[str, Any]) -> None:
@@ -141,17 +215,28 @@ def restore_scalars(optimizer: Optimizer, engine: Engine, state_dict: dict[str, 
             loaded = state_dict["state"].get(key)
             if not loaded:
                 continue
-            absent = [name for name in names if isinstance(loaded.get(name), dict)]
-            for name in absent:  # a name that a flattened checkpoint does not have comes back as an empty dict
+            scalars = {name: loaded[name] for name in names if isinstance(loaded.get(name), Tensor)}
+            for name in set(names) & loaded.keys() - scalars.keys():
                 del optimizer.state[p][name]
-            scalars = {name: _scalar(loaded[name], name) for name in names if name in loaded and name not in absent}
             kind = (p.dtype, p.device, *((name, x.item() if not x.is_meta else id(x)) for name, x in scalars.items()))
             optimizer.state[p].update(shared.setdefault(kind, scalars))
 
 
-def _scalar(value: Any, name: str) -> Tensor:
+def _scalar(value: Any, name: str, key: Any) -> Tensor:
     """A 0-d copy in the dtype of the state's scalars."""
     dtype = torch.float32 if name == "step" or getattr(value, "is_mps", False) else torch.float64
     value = value.full_tensor() if hasattr(value, "full_tensor") else value
-    value = value if isinstance(value, Tensor) else torch.tensor(value, device="cpu")
-    return value.detach().to(dtype, copy=True).reshape(())
+    problem = f"the checkpoint's {name} for parameter {key} is"
+    if isinstance(value, Tensor):
+        if value.numel() != 1 or value.is_complex():
+            raise ValueError(f"{problem} a tensor of shape {tuple(value.shape)} and {value.dtype}, not one number")
+    elif isinstance(value, (int, float)):
+        value = torch.tensor(float(value), dtype=torch.float64, device="cpu")
+    else:
+        raise ValueError(f"{problem} a {type(value).__name__}, not a number: {value!r}"[:200])
+    scalar = value.detach().to(dtype, copy=True).reshape(())
+    if not scalar.is_meta and not 0 <= scalar.item() <= _LARGEST.get(name, 1e38) * _SLACK:
+        raise ValueError(
+            f"{problem} {scalar.item():g}, which no training reaches: the checkpoint is damaged; load an earlier one"
+        )
+    return scalar

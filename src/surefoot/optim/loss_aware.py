@@ -19,7 +19,14 @@ from surefoot.losses import RecordedLosses, TakesLoss
 from surefoot.meter import Assessment, Meter, decide, gradients_are_sound
 from surefoot.optim import checkpoint
 from surefoot.optim.engines.base import Bucket, Engine, Group
-from surefoot.optim.options import CHANGEABLE, check_group, check_params, settle_decay, with_fixed_betas
+from surefoot.optim.options import (
+    CHANGEABLE,
+    check_group,
+    check_new_group,
+    check_params,
+    settle_decay,
+    with_fixed_betas,
+)
 from surefoot.optim.published import published_step
 from surefoot.optim.state import make_buckets, prepare, state_names, unshare_scalars
 from surefoot.optim.step_cache import StepCache
@@ -47,7 +54,7 @@ class LossAware(TakesLoss):
             self.rule = find_rule(rule)
         if defaults.get("eta") is None:
             defaults["eta"] = self.rule.eta
-        check_group(defaults, self.engine, self.rule)
+        check_new_group(defaults, self.engine, self.rule)
         self.process_group = process_group
         self._start_without_caches()
         super().__init__(params, with_fixed_betas(defaults))
@@ -61,7 +68,7 @@ class LossAware(TakesLoss):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add parameters; a group that is added later starts from the statistics of the first."""
-        check_group({**self.defaults, **param_group}, self.engine, self.rule)
+        check_new_group({**self.defaults, **param_group}, self.engine, self.rule)
         super().add_param_group(param_group)
         group = with_fixed_betas(self.param_groups[-1])
         settle_decay(group, self.param_groups[:-1], type(self).__name__)
@@ -257,8 +264,11 @@ class LossAware(TakesLoss):
             checkpoint.check_kind(state_dict, self)
 
         def complete_and_check(_: Any, loaded: dict[str, Any]) -> dict[str, Any]:
-            complete.update(checkpoint.completed(loaded, self, self.rule))
-            checkpoint.check_state(self, self.engine, complete)
+            whole = checkpoint.completed(loaded, self, self.rule)
+            for group, _ in zip(whole["param_groups"], self.param_groups):
+                check_group(group, self.engine, self.rule)
+            checkpoint.check_state(self, self.engine, whole)
+            complete.update(checkpoint.with_checked_scalars(self.engine, whole))
             return complete
 
         # After the user's hooks, which may rewrite the checkpoint, and before those that look at the result.
@@ -267,7 +277,8 @@ class LossAware(TakesLoss):
             lambda _: checkpoint.restore_scalars(self, self.engine, complete), prepend=True
         )
         try:
-            super().load_state_dict(state_dict)
+            with checkpoint.unchanged_on_error(self):
+                super().load_state_dict(state_dict)
         finally:
             before.remove()
             after.remove()

@@ -225,6 +225,11 @@ def _check_paths(group: Group, engine: Engine) -> None:
         raise RuntimeError("`fused` and `foreach` cannot be `True` together; choose one")
     if group["fused"] and group["differentiable"]:
         raise RuntimeError("`fused` does not support `differentiable`; leave fused out")
+
+
+def check_new_group(group: Group, engine: Engine, rule: Rule) -> None:
+    """Check the options of a group that is added: those that may change later, and what torch refuses only here."""
+    check_group(group, engine, rule)
     if engine.refuses_tensors_with_foreach and group["foreach"] and not group["capturable"]:
         options = {"lr": group["lr"], "betas[0]": group["betas"][0], "betas[1]": group["betas"][1]}
         for name, value in options.items():

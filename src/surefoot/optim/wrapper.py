@@ -107,7 +107,8 @@ class Wrapper(TakesLoss):
         for pre_hook in self._optimizer_load_state_dict_pre_hooks.values():
             changed = pre_hook(self, state_dict)
             state_dict = state_dict if changed is None else changed
-        self._load_base(state_dict)
+        with checkpoint.unchanged_on_error(self.base):
+            self._load_base(state_dict)
         for post_hook in self._optimizer_load_state_dict_post_hooks.values():
             post_hook(self)
 
