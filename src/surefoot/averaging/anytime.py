@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, MutableMapping
+import warnings
+from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from contextlib import contextmanager
 from typing import Any, overload
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from surefoot.averaging.buffers import (
+    ABOUT_BATCH_NORM,
+    BufferAverage,
+    belong_to_batch_norm,
+    has_batch_norm,
+)
 from surefoot.averaging.memory import AverageState, LossDriven
 from surefoot.averaging.weights import WeightAverage, are_finite, check_every, pack, started, swapped, unpack
 from surefoot.losses import TakesLoss, maximizes
@@ -22,6 +30,8 @@ from surefoot.statistics import Number
 
 #: The average in the state of a parameter, and its numbers in a parameter group.
 AVERAGE, NUMBERS = "average", "average_numbers"
+#: The averages of the buffers, in the first parameter group.
+BUFFERS = "average_buffers"
 
 
 class Anytime(Wrapper):
@@ -36,9 +46,9 @@ class Anytime(Wrapper):
         kappa: how far the loss has to fall, in units of its std, until older weights are forgotten.
         loss_beta: decay rate of the loss statistics.
         every: update the average at every so many steps; the statistics see every loss.
+        model: the model, whose floating buffers are then averaged too: batch norm needs that, or `update_bn`.
         process_group: where to average the loss (None: the default group when there is one, False: nowhere).
 
-    >>> import torch
     >>> model = torch.nn.Linear(3, 1)
     >>> opt = Anytime(torch.optim.AdamW(model.parameters(), lr=1e-3))
     >>> for x in torch.eye(3):
@@ -52,7 +62,7 @@ class Anytime(Wrapper):
     ['bias', 'weight']
     """
 
-    settings = ("memory", "every", "_averages")
+    settings = ("memory", "every", "_averages", "_buffers")
 
     def __init__(
         self,
@@ -61,6 +71,7 @@ class Anytime(Wrapper):
         kappa: float = 0.2,
         loss_beta: float = 0.99,
         every: int = 10,
+        model: nn.Module | None = None,
         process_group: Any = None,
     ) -> None:
         check_base(base)
@@ -75,12 +86,16 @@ class Anytime(Wrapper):
         self.every = every
         self.process_group = process_group
         self._averages: dict[Tensor, Tensor] = {}
+        self._buffers = None if model is None else BufferAverage(model)
         self._adopt(base)
+        if model is not None:
+            self._check_model(model)
 
     def _adopt(self, base: Optimizer) -> None:
         self._observers: list[WeightAverage] = []
         self._numbers: list[Tensor | None] = []
         self._is_swapped = False
+        self._has_asked_for_batch_norm = False
         super()._adopt(base)
 
     def _complete(self, group: Group) -> None:
@@ -140,9 +155,12 @@ class Anytime(Wrapper):
         Weights that are not finite have a loss that is not, and are left out. A closure computes the loss too late for
         that; then the weights themselves are looked at.
         """
-        for observer in self._observers:
+        for index, observer in enumerate(self._observers):
             if observer.pending >= self.every:
-                observer.commit(are_finite(observer.tensors) if loss is None else is_sound(loss))
+                sound = are_finite(observer.tensors) if loss is None else is_sound(loss)
+                share = observer.commit(sound)
+                if index == 0 and self._buffers is not None:
+                    self._buffers.move(share, sound)
             elif observer.pending == 0:
                 observer.prepare()
 
@@ -185,7 +203,14 @@ class Anytime(Wrapper):
     def averaged(self) -> Iterator[None]:
         """The averaged weights are in the model inside, and the trained ones again afterwards, whatever happens."""
         self._refuse_if_swapped("averaged()")
-        values = [pair for observer in self._current_observers() for pair in observer.values()]
+        observers = self._current_observers()
+        values = [pair for observer in observers for pair in observer.values()]
+        if self._buffers is not None:
+            values += self._buffers.values(observers[0].share())
+        elif values and not self._has_asked_for_batch_norm:
+            self._has_asked_for_batch_norm = True
+            if belong_to_batch_norm(self._params()):
+                warnings.warn(f"Anytime: {ABOUT_BATCH_NORM}", stacklevel=3)
         with swapped(values):
             self._is_swapped = True
             try:
@@ -199,16 +224,46 @@ class Anytime(Wrapper):
         Tensors are matched as objects, so the model may be wrapped or compiled, or be what a wrapper was made of; the
         names are those that this model gives them.
         """
+        self._check_model(model)
+        if self._buffers is None and not self._has_asked_for_batch_norm and self._averages:
+            self._has_asked_for_batch_norm = True
+            if has_batch_norm(model):
+                warnings.warn(f"Anytime: {ABOUT_BATCH_NORM}", stacklevel=2)
+        if self._is_swapped:
+            return copy.deepcopy(model.state_dict())
+        with self.averaged():
+            return copy.deepcopy(model.state_dict())
+
+    def update_bn(
+        self, loader: Iterable[Any], model: nn.Module | None = None, device: torch.device | str | None = None
+    ) -> None:
+        """Recompute the statistics of batch norm for the averaged weights, by a pass over the training data.
+
+        They are in the model inside `averaged`; the trained weights keep their own. From now on the buffers of the
+        model are averaged with its weights.
+
+        Args:
+            loader: batches, as ``torch.optim.swa_utils.update_bn`` takes them: inputs, or tuples that begin with them.
+            model: the model, if it was not given to the constructor.
+            device: where to move the inputs.
+        """
+        self._refuse_if_swapped("update_bn()")
+        if model is not None and (self._buffers is None or self._buffers.model is not model):
+            self._check_model(model)
+            self._buffers = BufferAverage(model)
+        if self._buffers is None:
+            raise ValueError("update_bn needs the model: write update_bn(loader, model), or Anytime(base, model=model)")
+        with self.averaged():
+            self._buffers.recompute(loader, device)
+
+    def _check_model(self, model: nn.Module) -> None:
+        """Refuse a model of other tensors: they are matched as objects."""
         ours = set(map(id, self._params()))
         if not any(id(p) in ours for p in model.parameters()):
             raise ValueError(
                 f"none of the parameters of this {type(model).__name__} is one that {type(self.base).__name__} trains; "
                 "pass the model whose parameters the optimizer was built with, not a copy of it"
             )
-        if self._is_swapped:
-            return copy.deepcopy(model.state_dict())
-        with self.averaged():
-            return copy.deepcopy(model.state_dict())
 
     def confidence(self) -> list[dict[str, Tensor]]:
         """For each group the mean and std of the loss, how many steps the average spans, and the skipped losses.
@@ -248,6 +303,9 @@ class Anytime(Wrapper):
         self.base.state = state
 
     def _with_own_state(self, state_dict: dict[str, Any]) -> dict[str, Any]:
+        if self._buffers is not None:
+            first, *others = state_dict["param_groups"]
+            state_dict = {**state_dict, "param_groups": [{**first, BUFFERS: self._buffers.vector()}, *others]}
         if "state" not in state_dict:  # the base has a form of its own
             return {**state_dict, AVERAGE: [self._averages.get(p) for p in self._params()]}
         state = {key: {**values} for key, values in state_dict["state"].items()}
@@ -267,6 +325,12 @@ class Anytime(Wrapper):
         # Uncast: torch would cast them to the dtype of the parameters.
         self._averages = {p: started(p, average) for p, average in loaded if isinstance(average, Tensor)}
         self._observers = []
+        # Only checkpoints have it in the group: between them the buffers have it.
+        vector = self.param_groups[0].pop(BUFFERS, None)
+        if self._buffers is not None:
+            self._buffers = BufferAverage(self._buffers.model)
+            if vector is not None:
+                self._buffers.load(vector)
 
     def _completed_checkpoint(self, state_dict: dict[str, Any]) -> dict[str, Any]:
         """What the base is to load: its own state, and groups with numbers."""

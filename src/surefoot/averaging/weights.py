@@ -77,10 +77,10 @@ class WeightAverage:
         observed = state.with_step(self.memory, after, _exp(state))
         self.state = observed if accepted is True else _choose(accepted, observed, left_out)
 
-    def commit(self, sound: bool | Tensor = True) -> None:
-        """Let the tensors as they are now enter the average, if they are ``sound``."""
+    def commit(self, sound: bool | Tensor = True) -> Number:
+        """Let the tensors as they are now enter the average, if they are ``sound``; return their share in it."""
         if sound is False:
-            return  # and try again at the next step
+            return 0.0  # and try again at the next step
         self.prepare()
         share, after = self.state.with_update(self.memory, self.every, _exp(self.state))
         if isinstance(sound, Tensor):
@@ -90,6 +90,7 @@ class WeightAverage:
         pairs = [(self.averages[x], x) for x in self.tensors if x in self.averages]
         move([average for average, _ in pairs], [x for _, x in pairs], share, sound)
         self.state, self.pending = after, 0
+        return share
 
     def prepare(self) -> None:
         """Start an average for tensors that have none and are trained: it is what they are now."""
@@ -100,15 +101,14 @@ class WeightAverage:
     def values(self) -> list[tuple[Tensor, Tensor]]:
         """The tensors, and for each the average as of now: as if it had been updated with the last step."""
         pairs = [(x, self.averages[x]) for x in self.tensors if x in self.averages]
+        share = self.share()
+        return [(x, averaged_now(average, x, share)) for x, average in pairs]
+
+    def share(self) -> Number:
+        """The share that the tensors as they are now have in the average as of now."""
         if self.pending == 0:
-            return pairs
-        share, _ = self.state.with_update(self.memory, self.every, _exp(self.state))
-        result = []
-        for x, average in pairs:
-            now = _local(average).clone()
-            move([now], [x], share, True)
-            result.append((x, torch.where(now.isfinite().all(), now, _local(average))))
-        return result
+            return 0.0
+        return self.state.with_update(self.memory, self.every, _exp(self.state))[0]
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
@@ -221,6 +221,16 @@ def move(averages: list[Tensor], tensors: list[Tensor], share: Number, sound: bo
             # Not by a product: NaN times 0 is NaN.
             distance.masked_fill_(~sound.to(distance.device, non_blocking=True), 0)
     torch._foreach_add_(averages, distances)
+
+
+def averaged_now(average: Tensor, x: Tensor, share: Number) -> Tensor:
+    """``average + share * (x - average)`` as a new tensor, or the average itself where that is not finite."""
+    average = _local(average)
+    if not isinstance(share, Tensor) and not share:
+        return average
+    now = average.clone()
+    move([now], [x], share, True)
+    return torch.where(now.isfinite().all(), now, average)
 
 
 @contextmanager
