@@ -25,6 +25,7 @@ from surefoot.meter import is_sound
 from surefoot.optim import checkpoint
 from surefoot.optim.engines.base import Group
 from surefoot.optim.options import check_option
+from surefoot.optim.step_cache import HostFloats
 from surefoot.optim.wrapper import Wrapper, check_is_optimizer
 from surefoot.statistics import Number
 
@@ -93,7 +94,7 @@ class Anytime(Wrapper):
 
     def _adopt(self, base: Optimizer) -> None:
         self._observers: list[WeightAverage] = []
-        self._numbers: list[Tensor | None] = []
+        self._numbers: list[Tensor | HostFloats | None] = []
         self._is_swapped = False
         self._has_asked_for_batch_norm = False
         super()._adopt(base)
@@ -144,10 +145,20 @@ class Anytime(Wrapper):
         if value is not None:
             for observer in observers:
                 observer.observe(value)
-        self._numbers = [pack(observer.state) for observer in observers]
-        for group, numbers in zip(self.param_groups, self._numbers):
-            group[NUMBERS] = numbers
+        for index, observer in enumerate(observers):
+            self._write_numbers(index, observer.state)
         return returned
+
+    def _write_numbers(self, index: int, state: AverageState) -> None:
+        """Put the numbers of an average where checkpoints find them; on the host without a call into torch."""
+        group, numbers = self.param_groups[index], self._numbers[index]
+        if isinstance(state.mean, Tensor):
+            group[NUMBERS] = self._numbers[index] = pack(state)
+        elif isinstance(numbers, HostFloats):
+            numbers.write(state)
+        else:
+            self._numbers[index] = numbers = HostFloats(pack(state))
+            group[NUMBERS] = numbers.tensor
 
     def _let_averages_take_in_the_weights(self, loss: Number | None) -> None:
         """Update the averages if it is time, with weights whose own loss is known by now.
@@ -174,8 +185,10 @@ class Anytime(Wrapper):
             self._complete(group)
             observer.tensors, observer.averages = group["params"], self._averages
             observer.maximize = maximizes(self.base, group)
-            if group[NUMBERS] is not self._numbers[index]:
+            numbers = self._numbers[index]
+            if group[NUMBERS] is not (numbers.tensor if isinstance(numbers, HostFloats) else numbers):
                 observer.load(group[NUMBERS])
+                self._numbers[index] = None
         return self._observers
 
     def _arguments_for_base(self, loss: Any, recorded: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The buffers of a model with averaged weights: statistics of batch norm belong to the weights they were taken with."""
+"""Buffers of a model with averaged weights: statistics of batch norm belong to the weights they were taken with."""
 
 from __future__ import annotations
 

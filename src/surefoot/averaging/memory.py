@@ -14,27 +14,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 #: A float on the host, or a 0-d tensor or array on a device.
 Number = Any
 Exp = Callable[[Any], Any]
+#: The statistics of the losses: a named tuple with ``count``, ``mean``, ``std`` and ``best``.
+Stats = Any
 
 #: `best` follows a mean that is this many std above it within the memory of the loss, and hardly one that is nearer.
 RISE = 2.0
-
-
-class Stats(Protocol):
-    """The statistics of the losses that a memory looks at."""
-
-    @property
-    def count(self) -> Number: ...  # type: ignore[override]
-    @property
-    def mean(self) -> Number: ...
-    @property
-    def std(self) -> Number: ...
-    @property
-    def best(self) -> Number: ...
 
 
 @dataclass(frozen=True)
@@ -132,9 +121,11 @@ class AverageState(NamedTuple):
 
     def with_step(self, memory: Memory, after: Stats, exp: Exp) -> AverageState:
         """The state after one step more, whose loss has made the statistics what they are ``after`` it."""
-        known = self._replace(count=after.count, mean=after.mean, std=after.std, best=after.best)
-        known = known._replace(best=memory.best(self, known))
-        return known._replace(forget=self.forget * memory.forget(self, known, exp), pending=self.pending + 1)
+        after = after._replace(best=memory.best(self, after))
+        forget = self.forget * memory.forget(self, after, exp)
+        return AverageState(
+            after.count, after.mean, after.std, after.best, self.skipped, self.total, forget, self.pending + 1
+        )
 
     def with_update(self, memory: Memory, every: int, exp: Exp) -> tuple[Number, AverageState]:
         """The share of the newest weights in the average, and the state after that update.

@@ -12,8 +12,7 @@ from torch import Tensor
 
 from surefoot.averaging.memory import AverageState, Memory, Number, find_memory
 from surefoot.losses import as_scalar
-from surefoot.meter import Meter
-from surefoot.rules import RULES
+from surefoot.meter import is_sound
 from surefoot.statistics import LossStats, scalar_on, widest_float
 
 
@@ -62,20 +61,20 @@ class WeightAverage:
 
     def observe(self, loss: Number) -> None:
         """Add the loss of a step to the statistics; one that is not finite is counted and left out."""
-        self._place(loss)
-        state = self.state
-        stats = LossStats(*state[:4])
-        meter = Meter(RULES["plain"], 0.0, "unit", self.memory.loss_beta, maximize=self.maximize)
-        assessment = meter.assess(stats, loss)
-        accepted = assessment.accepted
-        left_out = state._replace(skipped=state.skipped + 1, pending=state.pending + 1)
+        if isinstance(loss, Tensor):
+            self._place(loss)
+        state, accepted = self.state, is_sound(loss)
         self.pending += 1
-        if accepted is False:
-            self.state = left_out
-            return
-        after = stats.with_loss(assessment.loss, self.memory.loss_beta)
+        left_out = None
+        if accepted is not True:
+            left_out = state._replace(skipped=state.skipped + 1, pending=state.pending + 1)
+            if accepted is False:
+                self.state = left_out
+                return
+        loss = -loss if self.maximize else loss
+        after = LossStats(*state[:4]).with_loss(loss, self.memory.loss_beta)
         observed = state.with_step(self.memory, after, _exp(state))
-        self.state = observed if accepted is True else _choose(accepted, observed, left_out)
+        self.state = observed if left_out is None else _choose(accepted, observed, left_out)
 
     def commit(self, sound: bool | Tensor = True) -> Number:
         """Let the tensors as they are now enter the average, if they are ``sound``; return their share in it."""
@@ -136,9 +135,9 @@ class WeightAverage:
         """Where the state is; None if it is on the host."""
         return self.state.mean.device if isinstance(self.state.mean, Tensor) else None
 
-    def _place(self, loss: Number) -> None:
+    def _place(self, loss: Tensor) -> None:
         """Move the state to the device of the loss."""
-        if isinstance(loss, Tensor) and self._device() != loss.device:
+        if self._device() != loss.device:
             self.state = AverageState(*(scalar_on(loss.device, x) for x in self.state))
 
 
