@@ -25,7 +25,6 @@ from surefoot.meter import is_sound
 from surefoot.optim import checkpoint
 from surefoot.optim.engines.base import Group
 from surefoot.optim.options import check_option
-from surefoot.optim.step_cache import HostFloats
 from surefoot.optim.wrapper import Wrapper, check_is_optimizer
 from surefoot.statistics import Number
 
@@ -94,7 +93,11 @@ class Anytime(Wrapper):
 
     def _adopt(self, base: Optimizer) -> None:
         self._observers: list[WeightAverage] = []
-        self._numbers: list[Tensor | HostFloats | None] = []
+        self._numbers: list[Tensor | None] = []
+        # Losses that wait for the next update of the average, where all are dealt with in one go: in training the
+        # processor's caches are cold at each step, so ten at once take little longer than a single one.
+        self._unseen: list[float] = []
+        self._room = 0
         self._is_swapped = False
         self._has_asked_for_batch_norm = False
         super()._adopt(base)
@@ -128,8 +131,13 @@ class Anytime(Wrapper):
         self._refuse_if_swapped("step()")
         if closure is not None and not callable(closure):
             self._evaluate(closure)  # refuses it
-        recorded, observers = self._recorded.windows, self._current_observers()
+        recorded = self._recorded.windows
         value = self._read_loss(loss, None)
+        if closure is None and type(value) is float and len(self._unseen) < self._room:
+            self._step_base(**self._arguments_for_base(loss, recorded))
+            self._unseen.append(value)
+            return None
+        self._current_observers()
         if closure is None:
             if value is None:
                 self._check_that_no_loss_is_needed(closure)
@@ -142,23 +150,16 @@ class Anytime(Wrapper):
             value = self._read_loss(None, first_value) if value is None else value
             if value is None:
                 self._check_that_no_loss_is_needed(closure)
-        if value is not None:
-            for observer in observers:
-                observer.observe(value)
-        for index, observer in enumerate(observers):
-            self._write_numbers(index, observer.state)
+        self._observe([] if value is None else [value])
         return returned
 
-    def _write_numbers(self, index: int, state: AverageState) -> None:
-        """Put the numbers of an average where checkpoints find them; on the host without a call into torch."""
-        group, numbers = self.param_groups[index], self._numbers[index]
-        if isinstance(state.mean, Tensor):
-            group[NUMBERS] = self._numbers[index] = pack(state)
-        elif isinstance(numbers, HostFloats):
-            numbers.write(state)
-        else:
-            self._numbers[index] = numbers = HostFloats(pack(state))
-            group[NUMBERS] = numbers.tensor
+    def _observe(self, losses: list[Number]) -> None:
+        """Let the averages take notice of losses, and put their numbers where checkpoints find them."""
+        for index, (observer, group) in enumerate(zip(self._observers, self.param_groups)):
+            for loss in losses:
+                observer.observe(loss)
+            group[NUMBERS] = self._numbers[index] = pack(observer.state)
+        self._room = min((self.every - observer.pending for observer in self._observers), default=0)
 
     def _let_averages_take_in_the_weights(self, loss: Number | None) -> None:
         """Update the averages if it is time, with weights whose own loss is known by now.
@@ -177,7 +178,10 @@ class Anytime(Wrapper):
 
     def _current_observers(self) -> list[WeightAverage]:
         """An average for each group, that goes on from the group's numbers: they may have come with a checkpoint."""
-        groups = self.param_groups
+        groups, unseen = self.param_groups, self._unseen
+        if unseen:
+            self._unseen = []
+            self._observe(unseen)
         if len(self._observers) != len(groups):
             self._observers = [WeightAverage([], self.memory, every=self.every) for _ in groups]
             self._numbers = [None] * len(groups)
@@ -185,10 +189,9 @@ class Anytime(Wrapper):
             self._complete(group)
             observer.tensors, observer.averages = group["params"], self._averages
             observer.maximize = maximizes(self.base, group)
-            numbers = self._numbers[index]
-            if group[NUMBERS] is not (numbers.tensor if isinstance(numbers, HostFloats) else numbers):
+            if group[NUMBERS] is not self._numbers[index]:
                 observer.load(group[NUMBERS])
-                self._numbers[index] = None
+                self._numbers[index] = group[NUMBERS]
         return self._observers
 
     def _arguments_for_base(self, loss: Any, recorded: Any) -> dict[str, Any]:
@@ -283,6 +286,7 @@ class Anytime(Wrapper):
 
         If the base takes the loss too, its statistics are shown instead of ours.
         """
+        self._current_observers()
         result = []
         for group in self.param_groups:
             numbers = dict(zip(AverageState._fields, group[NUMBERS].clone().unbind()))
@@ -315,6 +319,21 @@ class Anytime(Wrapper):
     def state(self, state: Any) -> None:
         self.base.state = state
 
+    def state_dict(self) -> dict[str, Any]:
+        """The state of the base, with the averages and their numbers in it."""
+        self._current_observers()
+        return super().state_dict()
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add parameters to the base; they get an average of their own."""
+        self._current_observers()
+        self._room = 0
+        super().add_param_group(param_group)
+
+    def __getstate__(self) -> dict[str, Any]:
+        self._current_observers()
+        return super().__getstate__()
+
     def _with_own_state(self, state_dict: dict[str, Any]) -> dict[str, Any]:
         if self._buffers is not None:
             first, *others = state_dict["param_groups"]
@@ -337,7 +356,7 @@ class Anytime(Wrapper):
             loaded = list(zip(self._params(), state_dict.get(AVERAGE, [])))
         # Uncast: torch would cast them to the dtype of the parameters.
         self._averages = {p: started(p, average) for p, average in loaded if isinstance(average, Tensor)}
-        self._observers = []
+        self._observers, self._unseen, self._room = [], [], 0
         # Only checkpoints have it in the group: between them the buffers have it.
         vector = self.param_groups[0].pop(BUFFERS, None)
         if self._buffers is not None:

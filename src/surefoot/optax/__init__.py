@@ -19,6 +19,7 @@ from surefoot._extras import require
 for _package in ("jax", "optax"):
     require(_package, extra="jax")
 
+from surefoot.optax.averaging import AnytimeState, anytime, averaged_params  # noqa: E402
 from surefoot.optax.named import (  # noqa: E402
     adam,
     adam_cb,
@@ -42,6 +43,7 @@ from surefoot.optax.wrappers import SkipState, accumulate, confidence, skip_nonf
 
 __all__ = [
     "RULES",
+    "AnytimeState",
     "Rule",
     "SkipState",
     "TiltState",
@@ -57,6 +59,8 @@ __all__ = [
     "adamw_cb",
     "adamw_s",
     "adamw_ucb",
+    "anytime",
+    "averaged_params",
     "confidence",
     "from_objective",
     "momentum",

@@ -50,7 +50,7 @@ def scalar(value: Any, dtype: Any) -> Array:
     return value.reshape(())
 
 
-def _with_loss(stats: TiltState, value: Array, beta: Any) -> TiltState:
+def with_loss(stats: Any, value: Array, beta: Any) -> Any:
     """Add a loss to the statistics; by hypot, whose squares cannot overflow or underflow.
 
     ``share = (1 - beta) / (1 - beta**t)``, ``mean += share * d`` with ``d = value - mean``, and
@@ -154,7 +154,7 @@ def scale_by_tilt(
             weight = jnp.where(no_spread, jnp.abs(weight), weight)
         usable = accepted & jnp.isfinite(weight * weight)  # Adam squares it
         # A loss is remembered even if its weight is unusable: otherwise the next losses would be unusable too.
-        stats = _with_loss(state, value, loss_beta)._replace(z=z, tilt=tilt, weight=weight)
+        stats = with_loss(state, value, loss_beta)._replace(z=z, tilt=tilt, weight=weight)
         stats = jax.tree.map(lambda new, old: jnp.where(accepted, new, old).astype(old.dtype), stats, state)
         stats = stats._replace(taken=usable)
         updates = jax.tree.map(lambda g: jnp.where(usable, _weighted(g, weight), 0).astype(g.dtype), updates)
