@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -124,3 +125,18 @@ def make_tiny_task(name: str = "tiny", *, samples: int = 70, dropout: float = 0.
 def tiny_task() -> Callable[..., Task]:
     """The function that makes tiny tasks."""
     return make_tiny_task
+
+
+@pytest.fixture
+def mnist(tmp_path: Path) -> Path:
+    """A folder with an MNIST of 40 images."""
+    folder = tmp_path / "data" / "mnist"
+    folder.mkdir(parents=True)
+    generator = torch.Generator().manual_seed(0)
+    for part, count in (("train", 30), ("t10k", 10)):
+        pixels = torch.randint(256, (count, 28, 28), dtype=torch.uint8, generator=generator)
+        labels = (torch.arange(count) % 10).to(torch.uint8)
+        for kind, values in (("images-idx3", pixels), ("labels-idx1", labels)):
+            head = struct.pack(f">HBB{values.dim()}I", 0, 8, values.dim(), *values.shape)
+            (folder / f"{part}-{kind}-ubyte").write_bytes(head + values.numpy().tobytes())
+    return folder.parent

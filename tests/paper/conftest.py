@@ -6,14 +6,12 @@ import hashlib
 import json
 import math
 import random
-import struct
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from surefoot.lab.spec.code import RECORDED_AS
 from surefoot.lab.spec.config import RunConfig
@@ -123,21 +121,6 @@ def stored() -> Callable[[Path, list[Run]], Path]:
         return root
 
     return write
-
-
-@pytest.fixture
-def mnist(tmp_path: Path) -> Path:
-    """A folder with an MNIST of 40 images."""
-    folder = tmp_path / "data" / "mnist"
-    folder.mkdir(parents=True)
-    generator = torch.Generator().manual_seed(0)
-    for part, count in (("train", 30), ("t10k", 10)):
-        pixels = torch.randint(256, (count, 28, 28), dtype=torch.uint8, generator=generator)
-        labels = (torch.arange(count) % 10).to(torch.uint8)
-        for kind, values in (("images-idx3", pixels), ("labels-idx1", labels)):
-            head = struct.pack(f">HBB{values.dim()}I", 0, 8, values.dim(), *values.shape)
-            (folder / f"{part}-{kind}-ubyte").write_bytes(head + values.numpy().tobytes())
-    return folder.parent
 
 
 @pytest.fixture

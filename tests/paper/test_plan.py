@@ -7,9 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from surefoot.cli import app
 from surefoot.lab import compare, read_runs
 from surefoot.lab.store import Run
 from surefoot.paper import ablation
@@ -123,20 +121,3 @@ def test_description_says_what_it_does_not_know(mnist: Path, tmp_path: Path) -> 
     assert "LR 128 (mnist-lr): 0 of 4 runs done, 2 epochs each; time left unknown" in text
     assert "   0 of 1  adamcb:eta=0.001" in text
     assert "time left unknown: 1 comparison that no run tells the speed of yet" in text
-
-
-def test_command(mnist: Path, tmp_path: Path) -> None:
-    out, results = tmp_path / "runs", tmp_path / "results"
-    options = ["--seeds", "1", "--epochs", "1", "--out", str(out), "--data-dir", str(mnist), "-q"]
-    ran = CliRunner().invoke(app, ["paper", "lr", *options, "--export", str(results)])
-    assert ran.exit_code == 0, ran.output
-    assert f"written: {results / 'cells.csv'}" in ran.output
-    planned = CliRunner().invoke(app, ["paper", "lr", *options, "--plan"])
-    assert "4 of 4 runs done" in planned.output
-    idle = CliRunner().invoke(app, ["paper"])
-    assert idle.exit_code == 2
-    assert "nothing to do; name a part (surefoot paper lr), or --export a folder" in idle.output
-    steps = CliRunner().invoke(app, ["paper", "steps", "--plan"])
-    assert "leave --plan out" in steps.output
-    nothing = CliRunner().invoke(app, ["paper", "lr", "--model", "cnn"])
-    assert "lr has nothing for the model cnn; leave --model out" in nothing.output

@@ -31,6 +31,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from processes import exit_code, in_child
 from surefoot.lab import Results, Task, compare, read_runs
 
 Row = dict[str, Any]
@@ -196,19 +197,6 @@ def struck(point: str, number: int, strike: Callable[[], None], *, lasting: bool
             yield
 
 
-def in_child(function: Callable[[], object]) -> int:
-    """Start a process that does this; forked, since importing torch takes longer than the runs."""
-    pid = os.fork()
-    if pid:
-        return pid
-    code = 1
-    try:
-        function()
-        code = 0
-    finally:
-        os._exit(code)
-
-
 def ended(pid: int) -> int | None:
     """The exit code of a child, None while it runs."""
     done, status = os.waitpid(pid, os.WNOHANG)
@@ -304,7 +292,7 @@ class RunFolders(RuleBasedStateMachine):
         self.last = command
         for point in kills:
             pid = self.start(command, often, point)
-            assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) in (0, KILLED)
+            assert exit_code(pid) in (0, KILLED)
             self.folder_is_sound()
         if resume:
             self.finish(often)

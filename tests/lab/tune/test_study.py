@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from processes import exit_code, in_child
 from surefoot.lab.spec.task import Task
 from surefoot.lab.tune import Tuning, tune
 from surefoot.lab.tune.search import Search
@@ -21,17 +22,6 @@ MakeTask = Callable[..., Task]
 
 def search(task: Task, optimizers: list[str], out: Path, **options: Any) -> Tuning:
     return tune(task, optimizers, **{"seeds": 1, "epochs": 2, "progress": False, "out": out, **options})
-
-
-def in_child(function: Callable[[], object]) -> None:
-    """Do this in a process that ends without cleaning up, as a killed one does."""
-    pid = os.fork()
-    if pid == 0:
-        try:
-            function()
-        finally:
-            os._exit(9)
-    assert os.WEXITSTATUS(os.waitpid(pid, 0)[1]) == 9
 
 
 @pytest.mark.parametrize("kind", ["sqlite:///", "journal:"])
@@ -51,7 +41,7 @@ def test_a_trial_whose_worker_died_is_taken_up_and_counted_once(
             os._exit(9)
 
     for _ in range(ATTEMPTS - 1):
-        in_child(die)
+        assert exit_code(in_child(die)) == 9
     studies = Studies(options["storage"])
     with studies.locks.live() as worker:
         first, others_run = studies.claim([plan], worker)
@@ -86,7 +76,8 @@ def test_a_trial_that_kills_every_worker_is_given_up(tiny_task: MakeTask, tmp_pa
 
     options: dict[str, Any] = {"space": {"lr": "0.1"}}
     for _ in range(ATTEMPTS):
-        in_child(lambda: search(tiny_task(), ["adam"], tmp_path, executor=lambda on_event: Killer(), **options))
+        pid = in_child(lambda: search(tiny_task(), ["adam"], tmp_path, executor=lambda on_event: Killer(), **options))
+        assert exit_code(pid) == 9
     url = f"sqlite:///{tmp_path / 'tune.db'}"
     result = optuna.load_study(study_name=None, storage=url).trials
     assert [trial.user_attrs["attempt"] for trial in result] == [1, 2, 3]

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import math
-import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
 
-from surefoot.cli import app
 from surefoot.lab import compare
 from surefoot.lab.spec.task import Task
 from surefoot.lab.store import read_runs
@@ -36,10 +33,6 @@ class Touchy(torch.optim.SGD):
 def search(task: Task | str, optimizers: list[str], out: Path, **options: Any) -> Tuning:
     defaults: dict[str, Any] = {"seeds": 1, "epochs": 2, "progress": False, "out": out}
     return tune(task, optimizers, **{**defaults, **options})
-
-
-def surefoot(*arguments: object) -> Result:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
 def test_every_optimizer_gets_the_same_budget(
@@ -179,38 +172,3 @@ def test_a_missing_package_is_named(tiny_task: MakeTask, tmp_path: Path, monkeyp
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(ImportError, match=r"pip install 'surefoot\[tune\]'"):
         search(tiny_task(), ["adam"], tmp_path, space={"lr": "0.1"})
-
-
-def test_command_table_report_and_the_comparison_that_follows(tmp_path: Path) -> None:
-    out = tmp_path / "runs"
-    words = ("tune", "digits-lr", "-o", "adam", "-o", "adams", "--subset", 200, "--eta", "1e-4,1e-2", "--epochs", 2)
-    done = surefoot(*words, "--lr", "1e-4,1e-3", "--seeds", 1, "--out", out)
-    assert done.exit_code == 0, done.output
-    assert "4 of 4" in done.output
-    assert "lr=0.001 (edge)" in done.output.replace("\n", " ")
-    assert "AdamS: the best" in done.output
-    assert "is on the edge; a better one may lie beyond it." in done.output
-    html = (out / "tune.html").read_text()
-    for part in ("Best so far against budget", "Sensitivity", "Validation loss against eta", "surefoot compare"):
-        assert part in html
-    # the folder of a search alone can be reported, too
-    alone = surefoot("report", out, "-o", tmp_path / "alone.html")
-    assert alone.exit_code == 0, alone.output
-    # the command it prints is ready to run, on fresh seeds, and is an honest comparison
-    [line] = [line for line in done.output.splitlines() if line.startswith("surefoot compare")]
-    command = shlex.split(line)[1:]
-    assert command[command.index("--subset") + 1] == "200"
-    command[command.index("--seeds") + 1] = "2"
-    followed = surefoot(*command, "-q")
-    assert followed.exit_code == 0, followed.output
-    runs = read_runs(out, tuning=True)
-    reported = [run for run in runs if run.config.purpose == "report"]
-    assert {run.config.optimizer.options["lr"] for run in reported} == {1e-3}
-    checked = surefoot("report", out, "--check")
-    assert "unequal-tuning" not in checked.output
-    assert "tuned-on-reported-seeds" not in checked.output
-    assert "edge-of-grid" in checked.output
-    # tuning on after having looked at the results is refused
-    refused = surefoot(*words, "--lr", "1e-4,1e-3", "--seeds", 1, "--out", out, "--first-seed", 1)
-    assert refused.exit_code == 2
-    assert "would flatter the winner" in refused.output

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import torch
 
+from processes import exit_code, in_child
 from surefoot.lab import compare, store
 from surefoot.lab.run import runner
 from surefoot.lab.run.pool import Event
@@ -36,19 +37,6 @@ def prepare(task: Task, out: Path, seed: int = 0, epochs: int = EPOCHS) -> tuple
     contestant = Contestant.parse("adams:eta=0.1")
     config = RunConfig.plan(task, contestant, seed=seed, epochs=epochs, defaults={"lr": 0.01})
     return config, folder_of(out, config)
-
-
-def in_child(function: Callable[[], object]) -> int:
-    """Start a process that does this; forked, since importing torch takes longer than the whole run."""
-    pid = os.fork()
-    if pid:
-        return pid
-    code = 1
-    try:
-        function()
-        code = 0
-    finally:
-        os._exit(code)
 
 
 def numbers(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -106,7 +94,7 @@ def test_two_commands_at_once_make_one_run(tiny_task: MakeTask, tmp_path: Path) 
     whole = runner.run(config, task, folder)
     config, folder = prepare(task, tmp_path / "shared")
     children = [in_child(lambda: runner.run(config, task, folder)) for _ in range(3)]
-    assert [os.waitpid(pid, 0)[1] for pid in children] == [0, 0, 0]
+    assert [exit_code(pid) for pid in children] == [0, 0, 0]
     assert numbers(read_run(folder).epochs) == numbers(whole.epochs)
     assert len((folder / "metrics.jsonl").read_text().splitlines()) == EPOCHS
 
@@ -133,7 +121,7 @@ def test_a_run_held_by_another_command_is_left_for_the_end(tiny_task: MakeTask, 
                 os.write(go[1], b"x")  # let go only after the other run is done
 
     results = compare(task, ["sgd"], seeds=2, epochs=2, out=tmp_path, progress=Noted)
-    assert os.waitpid(pid, 0)[1] == 0
+    assert exit_code(pid) == 0
     assert results.ok
     assert order.index(("waiting", 0)) < order.index(("done", 1)) < order.index(("done", 0))
 
