@@ -267,3 +267,19 @@ def test_every_module_says_what_it_owns() -> None:
     for path in SOURCES.rglob("*.py"):
         tree = ast.parse(path.read_text())
         assert ast.get_docstring(tree) or not tree.body, f"{path.relative_to(ROOT)} has no docstring"
+
+
+def test_the_tests_of_a_file_have_its_name() -> None:
+    """`tests/` mirrors `src/surefoot/`: `lab/store.py` has `lab/test_store.py`, and a package may have a file, too."""
+    tests = ROOT / "tests"
+    present = {path.relative_to(tests) for path in tests.rglob("test_*.py") if path.parent.name != "whole"}
+    needed, possible = set(), set()
+    for path in SOURCES.rglob("*.py"):
+        source = path.relative_to(SOURCES)
+        if path.name == "__init__.py":
+            possible.add(source.parent / f"test_{source.parent.name}.py")
+        elif any(isinstance(node, (ast.FunctionDef, ast.ClassDef)) for node in ast.parse(path.read_text()).body):
+            needed.add(source.with_name(f"test_{source.stem.lstrip('_')}.py"))
+    assert sorted(map(str, needed - present)) == [], "these test files are missing"
+    extra = sorted(map(str, present - needed - possible))
+    assert extra == [], "rename these to the file they test, or move them to tests/whole if they test several"

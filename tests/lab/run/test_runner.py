@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from surefoot.lab.run import runner
 from surefoot.lab.run.runner import run
-from surefoot.lab.run.trainer import Trainer, flushes_subnormals
+from surefoot.lab.run.trainer import flushes_subnormals
 from surefoot.lab.spec.config import RunConfig, folder_of
 from surefoot.lab.spec.contestant import Contestant
 from surefoot.lab.spec.task import Task
@@ -74,51 +74,6 @@ def test_rows_hold_what_the_report_needs(tiny_task: MakeTask, tmp_path: Path) ->
     assert min(row["mean"], row["std"], row["seconds"]) > 0
     plain = go(tiny_task(), tmp_path, "sgd", epochs=1).epochs[0]
     assert [plain[name] for name in ("mean", "std", "tilt", "weight", "skipped")] == [None, None, None, None, 0]
-
-
-def test_train_loss_is_the_running_mean_over_all_samples(tiny_task: MakeTask, tmp_path: Path) -> None:
-    seen: list[tuple[float, int]] = []
-
-    def loss(outputs: Tensor, targets: Tensor) -> Tensor:
-        value = F.cross_entropy(outputs, targets)
-        if torch.is_grad_enabled():
-            seen.append((value.item(), len(targets)))
-        return value
-
-    recorded = go(tiny_task(loss=loss), tmp_path, epochs=1)
-    assert [size for _, size in seen] == [16, 16, 16, 16, 6]  # the last, smaller batch is used
-    expected = sum(value * size for value, size in seen) / 70
-    assert recorded.epochs[0]["train_loss"] == pytest.approx(expected, rel=1e-12)
-
-
-def test_every_optimizer_gets_the_same_weights_batches_and_dropout(tiny_task: MakeTask, tmp_path: Path) -> None:
-    def trace(spec: str, seed: int) -> tuple[Tensor, list[Tensor], list[Tensor]]:
-        batches: list[Tensor] = []
-        noise: list[Tensor] = []
-
-        def prepare(inputs: Tensor, generator: torch.Generator | None) -> Tensor:
-            if generator is not None:
-                batches.append(inputs.clone())
-                noise.append(torch.rand(1, generator=generator))
-            return inputs
-
-        task = tiny_task(prepare=prepare)
-        config, _ = start(task, tmp_path, spec, seed=seed)
-        batches.clear()  # the key has tried `prepare` too
-        noise.clear()
-        trainer = Trainer(config, task, Contestant.parse(spec))
-        first = torch.cat([p.detach().flatten().clone() for p in trainer.params])
-        for epoch in (1, 2):
-            trainer.run_epoch(epoch)
-            noise.append(torch.rand(1))  # where dropout's stream has come to
-        return first, batches, noise
-
-    adams, sgd, another_seed = trace("adams", 0), trace("sgd", 0), trace("sgd", 1)
-    assert torch.equal(adams[0], sgd[0])
-    assert all(torch.equal(a, b) for a, b in zip(adams[1] + adams[2], sgd[1] + sgd[2], strict=True))
-    assert not torch.equal(adams[0], another_seed[0])
-    assert not torch.equal(adams[1][0], another_seed[1][0])
-    assert not torch.equal(adams[1][0], adams[1][5])  # another order in the second epoch
 
 
 @pytest.mark.parametrize("spec", ["adams", "adam", "adam:schedule=cosine", "schedulefree.AdamWScheduleFree"])
@@ -223,21 +178,6 @@ def test_the_process_keeps_its_random_state_and_threads(tiny_task: MakeTask, tmp
     assert torch.get_num_threads() == threads
 
 
-def test_cosine_goes_to_zero_step_by_step(tiny_task: MakeTask, tmp_path: Path) -> None:
-    rates: list[float] = []
-
-    class Watched(torch.optim.SGD):
-        def step(self, closure: Any = None) -> None:  # type: ignore[override]
-            rates.append(self.param_groups[0]["lr"])
-            super().step(closure)
-
-    task = tiny_task()
-    contestant = Contestant.create("watched", Watched, {"schedule": "cosine"})
-    config = RunConfig.plan(task, contestant, seed=0, epochs=2, defaults={"lr": 0.5})
-    run(config, task, tmp_path / "run", contestant=contestant)
-    assert rates == [0.5 * 0.5 * (1 + math.cos(math.pi * step / 10)) for step in range(10)]
-
-
 def test_divergence_is_a_result(tiny_task: MakeTask, tmp_path: Path) -> None:
     def explode(outputs: Tensor, targets: Tensor) -> Tensor:
         return F.cross_entropy(outputs, targets) * outputs.sum().abs().exp()
@@ -285,27 +225,6 @@ def test_failing_code_is_recorded_and_can_be_tried_again(tiny_task: MakeTask, tm
     assert "the user's own mistake" in (folder / "error.txt").read_text()
     broken = False
     assert run(config, task, folder).error is None
-
-
-def test_an_optimizer_that_needs_a_closure_gets_one(tiny_task: MakeTask, tmp_path: Path) -> None:
-    whole = dataclasses.replace(tiny_task(dropout=0.0), batch_size=70)
-    recorded = go(whole, tmp_path, "lbfgs:line_search_fn='strong_wolfe'", epochs=4)
-    assert recorded.epochs[-1]["train_loss"] < recorded.epochs[0]["train_loss"]
-
-
-def test_averaging_optimizers_are_validated_at_their_average(tiny_task: MakeTask, tmp_path: Path) -> None:
-    modes: list[bool] = []
-
-    def seen(outputs: Tensor, targets: Tensor) -> Tensor:
-        modes.append(trainer.optimizer.param_groups[0]["train_mode"])
-        return F.cross_entropy(outputs, targets)
-
-    task = tiny_task(metrics={"seen": seen})
-    spec = "schedulefree.AdamWScheduleFree"
-    trainer = Trainer(start(task, tmp_path, spec)[0], task, Contestant.parse(spec))
-    trainer.run_epoch(1)
-    assert modes == [False]
-    assert trainer.optimizer.param_groups[0]["train_mode"] is True
 
 
 def test_a_state_that_is_not_plain_data_is_never_saved_as_pickle(tiny_task: MakeTask, tmp_path: Path) -> None:

@@ -1,0 +1,107 @@
+"""A search for readers: its lines, its table, and the data of its figures."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+
+from studies import make_study
+from surefoot.lab.spec.task import Task
+from surefoot.lab.tune.report import (
+    best_so_far,
+    sensitivity,
+    table_header,
+    table_rows,
+    trial_printer,
+    tuning_sections,
+    warnings,
+)
+from surefoot.lab.tune.search import TrialOutcome
+from surefoot.lab.tune.study import TrialResult
+
+MakeTask = Callable[..., Task]
+TRIALS = [
+    TrialResult(0, {"lr": 0.1}, 0.5, "done", 8),
+    TrialResult(1, {"lr": 0.5}, 0.75, "pruned", 2),
+    TrialResult(2, {"lr": 0.9}, math.inf, "diverged", 3),
+    TrialResult(3, {"lr": 0.01}, 0.25, "done", 8),
+    TrialResult(4, {"lr": 0.02}, 0.3, "done", 8),
+]
+
+
+def test_a_line_per_trial(capsys: pytest.CaptureFixture[str]) -> None:
+    print_trial = trial_printer("valid_loss", 1, 4)
+    print_trial(TrialOutcome("Adam [a]", "done", 0.5))
+    print_trial(TrialOutcome("Adam [a]", "pruned", 0.75))
+    print_trial(TrialOutcome("Adam [a]", "queued again", message="its process died"))
+    print_trial(TrialOutcome("Adam [a]", "failed", message="too fast"))
+    print_trial(TrialOutcome("Adam [a]", "diverged"))
+    assert capsys.readouterr().err.splitlines() == [
+        "1 of 4 trials were there already",
+        "[2/4] Adam [a]: validation loss 0.5",
+        "[3/4] Adam [a]: validation loss 0.75, stopped early",
+        "[3/4] Adam [a]: its process died; it is tried again",  # these two count for nothing
+        "[3/4] Adam [a]: failed: too fast",
+        "[4/4] Adam [a]: diverged",
+    ]
+
+
+def test_table(tiny_task: MakeTask) -> None:
+    study = make_study(tiny_task(), "adam", TRIALS, failures={5: "too fast"})
+    assert table_header([study])[2] == "validation loss (mean of 2 seeds)"
+    assert table_rows([study]) == [["Adam", "lr=0.01", "0.25", "5 of 6 (1 pruned, 1 diverged, 1 failed)", "29"]]
+    assert warnings([study]) == []
+
+
+def test_the_edge_and_a_search_without_a_setting_are_warnings(tiny_task: MakeTask) -> None:
+    edge = make_study(tiny_task(), "adam", TRIALS, {"lr": "0.01,0.1,1"})
+    nothing = make_study(tiny_task(), "sgd", TRIALS[2:3])
+    assert table_rows([edge])[0][1] == "lr=0.01 (edge)"
+    assert table_rows([nothing])[0][1:3] == ["–", "–"]
+    first, second = warnings([edge, nothing])
+    assert first.startswith("Adam: the best lr (tried ")
+    assert second == "SGD: no setting was trained to the end (1 trial diverged)."
+
+
+def test_sensitivity_draws_every_trial(tiny_task: MakeTask) -> None:
+    [panel] = sensitivity([make_study(tiny_task(), "adam", TRIALS)])
+    [line] = panel.lines
+    assert panel.x.scale == "log"
+    assert list(line.x) == [0.1, 0.5, 0.9, 0.01, 0.02]
+    assert list(line.y) == [0.5, 0.75, 0.75, 0.25, 0.3]  # the diverged one at the worst value
+    assert line.markers is not None
+    assert line.markers.symbol == ["circle", "circle-open", "x", "circle", "circle"]
+    assert line.markers.size == [7, 7, 7, 13, 7]  # the best one is large
+    assert sensitivity([make_study(tiny_task(), "adam", TRIALS[2:3])]) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "scale"),
+    [
+        ("eta", "0,1,2", "linear"),
+        ("eta", "1,10", "log"),
+        ("eta", "1e-3:1", "log"),
+        ("weighting", "paper,unit", "category"),
+    ],
+)
+def test_the_axis_fits_the_values_that_were_tried(tiny_task: MakeTask, name: str, values: str, scale: str) -> None:
+    trials = [TrialResult(0, {name: 1.0}, 0.5, "done", 8)]
+    [panel] = sensitivity([make_study(tiny_task(), "adams", trials, {name: values})])
+    assert panel.x.scale == scale
+
+
+def test_best_so_far_counts_all_epochs_and_only_complete_trials(tiny_task: MakeTask) -> None:
+    [line] = best_so_far([make_study(tiny_task(), "adam", TRIALS)]).lines
+    assert (list(line.x), list(line.y)) == ([8, 21, 29], [0.5, 0.25, 0.25])
+    maximized = make_study(tiny_task(), "adam", TRIALS, metric="valid_accuracy", maximize=True)
+    [line] = best_so_far([maximized]).lines
+    assert (list(line.x), list(line.y)) == ([8, 29], [0.5, 0.5])
+
+
+def test_commands_have_a_section_if_there_are_any(tiny_task: MakeTask) -> None:
+    studies = [make_study(tiny_task(), "adam", TRIALS)]
+    titles = [section.title for section in tuning_sections(studies, [], [])]
+    assert titles == ["Best settings", "Sensitivity", "Best so far against budget"]
+    assert tuning_sections(studies, [], ["surefoot tune"])[-1].title == "How to go on"
