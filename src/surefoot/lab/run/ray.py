@@ -19,6 +19,7 @@ from typing import Any, Self
 from surefoot._extras import require
 from surefoot.lab.run.memory import keep_freed_memory
 from surefoot.lab.run.pool import SENT, Event, MakePool, OnEvent, Outcome, RunJob, TaskSource, execute
+from surefoot.lab.spec.code import first_line
 from surefoot.lab.spec.config import RunConfig
 from surefoot.lab.spec.task import Task
 from surefoot.lab.store import StoreError, last_epoch, read_metrics
@@ -208,9 +209,9 @@ def _connect(address: str | None) -> Any:
         _probe(place)
         ray.init(address=place, **options)
     except (OSError, RuntimeError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ConnectionError(
-            f"cannot reach the Ray cluster at {place}: {reason}; check --address, or leave it out to use this machine"
+            f"cannot reach the Ray cluster at {place}: {first_line(error)}; "
+            "check --address, or leave it out to use this machine"
         ) from error
     _connected["to"] = place
     return ray
@@ -271,7 +272,5 @@ def cause(error: Exception) -> str:
 
 
 def _lost(error: Exception, retries: int) -> str:
-    first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-    return (
-        f"its node or process was lost {retries + 1} times ({type(error).__name__}: {first}); is there enough memory?"
-    )
+    reason = f"{type(error).__name__}: {first_line(error)}"
+    return f"its node or process was lost {retries + 1} times ({reason}); is there enough memory?"

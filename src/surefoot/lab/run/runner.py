@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from surefoot.lab.run.trainer import Trainer, lists_to_tuples, pinned_arithmetic
-from surefoot.lab.spec.code import FAULTS
+from surefoot.lab.spec.code import FAULTS, first_line
 from surefoot.lab.spec.config import ForkConfig, RunConfig
 from surefoot.lab.spec.contestant import Contestant, accepted_options
 from surefoot.lab.store import (
@@ -210,9 +210,8 @@ def load_checkpoint(path: Path, key: str) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     except Exception as error:  # zipfile, zlib, pickle and torch raise what they like on damaged bytes
-        reason = str(error).strip().splitlines() or [repr(error)]
         raise StoreError(
-            f"{path} is damaged ({reason[0][:120]}); nothing was changed. Delete this file and run the same "
+            f"{path} is damaged ({first_line(error)[:120]}); nothing was changed. Delete this file and run the same "
             "command again: the run is computed anew and checked against the epochs recorded so far"
         ) from error
     return content

@@ -225,28 +225,19 @@ def _stepper(optimizer: torch.optim.Optimizer) -> Callable[[Callable[[], Tensor]
     """How this optimizer takes a step: with `loss=` if it accepts that, with a closure if it requires one."""
     take: Any = optimizer.step
     parameters = inspect.signature(take).parameters
-    if "loss" in parameters:
+    takes_loss = "loss" in parameters
+    if not takes_loss and "closure" in parameters and parameters["closure"].default is inspect.Parameter.empty:
+        return torch.enable_grad()(lambda closure: torch.as_tensor(take(closure)))
 
-        def with_loss(closure: Callable[[], Tensor]) -> Tensor:
-            loss = closure()
-            take(loss=loss)
-            return loss
-
-        return with_loss
-    if "closure" in parameters and parameters["closure"].default is inspect.Parameter.empty:
-
-        def with_closure(closure: Callable[[], Tensor]) -> Tensor:
-            with torch.enable_grad():
-                return torch.as_tensor(take(closure))
-
-        return with_closure
-
-    def plain(closure: Callable[[], Tensor]) -> Tensor:
+    def step(closure: Callable[[], Tensor]) -> Tensor:
         loss = closure()
-        take()
+        if takes_loss:
+            take(loss=loss)
+        else:
+            take()
         return loss
 
-    return plain
+    return step
 
 
 def lists_to_tuples(value: Any) -> Any:

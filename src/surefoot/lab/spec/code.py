@@ -60,6 +60,15 @@ def error_text(error: BaseException) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message, or its kind if it has none.
+
+    >>> first_line(OSError("no such host\\nin a traceback")), first_line(EOFError())
+    ('no such host', 'EOFError')
+    """
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
 def load_file(path: Path, name: str, again: Literal["always", "if edited", "never"] = "always") -> ModuleType:
     """Run a Python file as a module.
 

@@ -210,11 +210,7 @@ def _number(name: str, value: Any) -> Any:
     try:
         is_number = isinstance(value, Real | torch.Tensor) and not isinstance(value, bool)
         finite = is_number and math.isfinite(float(value))
-    except (
-        RuntimeError,
-        ValueError,
-        OverflowError,
-    ):  # a tensor of several numbers, or a huge integer
+    except (RuntimeError, ValueError, OverflowError):  # a tensor of several numbers, or a huge integer
         finite = False
     if not finite:
         shown = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else repr(value)

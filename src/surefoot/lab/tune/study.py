@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from surefoot._extras import require
 from surefoot.lab.analyse.groups import is_number, on_edge
+from surefoot.lab.spec.code import first_line
 from surefoot.lab.spec.config import RunConfig
 from surefoot.lab.spec.contestant import Contestant
 from surefoot.lab.tune.locks import FileLocks, Locks, PostgresLocks
@@ -284,7 +285,7 @@ def storage_errors() -> Iterator[None]:
     try:
         yield
     except (optuna.exceptions.StorageInternalError, sqlalchemy.SQLAlchemyError) as error:
-        reason = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
+        reason = first_line(getattr(error, "orig", None) or error)
         raise ConnectionError(
             f"the storage of the trials failed ({reason}); run the same command again when it is there: "
             "what was computed is kept"
@@ -318,7 +319,7 @@ def _backend(url: str) -> tuple[Locks, Any]:
         try:
             locks = PostgresLocks(full)
         except require("sqlalchemy.exc", extra="tune").OperationalError as error:
-            reason = str(error.orig).strip().splitlines()[0]
+            reason = first_line(error.orig)
             raise ConnectionError(f"cannot reach the PostgreSQL server of --storage: {reason}") from error
         return locks, lambda: storages.RDBStorage(full, engine_kwargs={"pool_pre_ping": True})
     raise ValueError(
