@@ -211,6 +211,7 @@ SENTENCE = r"install (it|them) with: pip install 'surefoot\[{extra}\]'"
         ("surefoot.integrations.lightning", "lightning"),
         ("surefoot.integrations.transformers", "transformers"),
         ("surefoot.optax", "jax"),
+        ("surefoot.integrations.flax", "flax"),
         ("surefoot.cli", "lab"),
     ],
 )

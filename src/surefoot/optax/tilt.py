@@ -43,7 +43,11 @@ def standard_normal(seed: ArrayLike, step: ArrayLike, group: ArrayLike = 0) -> A
 def scalar(value: Any, dtype: Any) -> Array:
     """Read the loss that ``update`` was given."""
     if value is None:
-        raise ValueError("update() got no loss; pass it: update(grads, state, params, value=loss)")
+        raise ValueError(
+            "update() got no loss; pass it: update(grads, state, params, value=loss). With Flax: update(model, grads, "
+            "value=loss) of an nnx.Optimizer, apply_gradients(grads=grads, value=loss) of "
+            "surefoot.integrations.flax.TrainState"
+        )
     value = jnp.asarray(value, dtype)
     if value.size != 1:
         raise ValueError(f"value= takes the scalar loss but has shape {value.shape}; pass its mean")
