@@ -430,5 +430,5 @@ def test_a_closure_whose_loss_is_not_that_of_all_gradients_is_noticed_once(name:
         for _ in range(3):
             optimizer.step(closures(p, optimizer)[name])
             optimizer.step(closures(p, optimizer)["adds"], loss=1.0)  # the loss is given
-    said = [str(warning.message) for warning in caught if "added its gradients" in str(warning.message)]
-    assert len(said) == (name == "adds")
+    messages = [str(warning.message) for warning in caught if "added its gradients" in str(warning.message)]
+    assert len(messages) == (name == "adds")

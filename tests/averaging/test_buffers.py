@@ -1,4 +1,4 @@
-"""Batch norm beside averaged weights: buffers are averaged, or recomputed, or the user is told once."""
+"""Batch norm beside averaged weights: buffers are averaged, or recomputed, or the user is warned once."""
 
 from __future__ import annotations
 
@@ -120,16 +120,16 @@ def test_a_model_with_batch_norm_that_did_neither_is_told_once() -> None:
     with pytest.warns(UserWarning, match="batch norm"):
         other.averaged_state_dict(model)
     quiet = nn.Linear(2, 2)
-    told = [optimizer, other, build(model), Anytime(torch.optim.SGD(quiet.parameters(), lr=0.1))]
+    quiet_optimizers = [optimizer, other, build(model), Anytime(torch.optim.SGD(quiet.parameters(), lr=0.1))]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        for optimizer in told:
+        for optimizer in quiet_optimizers:
             for p in optimizer.param_groups[0]["params"]:
                 p.grad = torch.zeros_like(p)
             optimizer.step(loss=1.0)
             with optimizer.averaged():
                 pass
-            optimizer.averaged_state_dict(quiet if optimizer is told[3] else model)
+            optimizer.averaged_state_dict(quiet if optimizer is quiet_optimizers[3] else model)
 
 
 def test_a_model_of_other_tensors_is_refused() -> None:

@@ -469,14 +469,14 @@ def open_plain(path: Path, flags: int = os.O_RDONLY) -> int:
     return handle
 
 
-def _refuse_special(path: Path, found: os.stat_result) -> None:
+def _refuse_special(path: Path, status: os.stat_result) -> None:
     kinds = {
         stat.S_IFLNK: "a symbolic link",
         stat.S_IFDIR: "a folder",
         stat.S_IFIFO: "a fifo",
         stat.S_IFSOCK: "a socket",
     }
-    kind = stat.S_IFMT(found.st_mode)
+    kind = stat.S_IFMT(status.st_mode)
     if kind != stat.S_IFREG:
         raise NotPlain(errno.EINVAL, f"it is {kinds.get(kind, 'a special file')}, not a file", str(path))
 

@@ -105,11 +105,11 @@ def averaged_params(state: optax.OptState, params: optax.Params) -> optax.Params
     states = [leaf for leaf in leaves if isinstance(leaf, AnytimeState)]
     if len(states) != 1:
         raise ValueError(f"averaged_params needs the state of one anytime(...), but this state has {len(states)}")
-    [found] = states
-    now = _moved(found.average, params, found.share)
+    [averaged] = states
+    now = _moved(averaged.average, params, averaged.share)
     # Parameters that are not finite would make the average so.
     sound = jnp.stack([jnp.isfinite(x).all() for x in jax.tree.leaves(now)] or [jnp.ones((), bool)]).all()
-    return jax.tree.map(lambda x, old, p: jnp.where(sound, x, old).astype(p.dtype), now, found.average, params)
+    return jax.tree.map(lambda x, old, p: jnp.where(sound, x, old).astype(p.dtype), now, averaged.average, params)
 
 
 def _started(x: Any) -> Array:

@@ -251,8 +251,8 @@ def test_epochs_that_are_cut(paired_runs):
 
 def test_learning_rates_that_nobody_tuned(run, paired_runs, tuned):
     runs = paired_runs({"Adam": 0.0, "AdamS": -0.01})
-    said = "digits-mlp: no learning rate was tuned; see `surefoot tune`."
-    assert findings_of("untuned", runs) == [("note", said)]
+    expected = "digits-mlp: no learning rate was tuned; see `surefoot tune`."
+    assert findings_of("untuned", runs) == [("note", expected)]
     faster = paired_runs({"Adam": 0.0}) + [run("AdamS", seed, kwargs={"lr": 0.01}) for seed in range(10)]
     [(severity, sentence)] = findings_of("untuned-rates", faster)
     assert severity == "warning"
