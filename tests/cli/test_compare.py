@@ -91,3 +91,20 @@ def test_fork_is_a_command(mine: Path, tmp_path: Path) -> None:
     )
     assert done.exit_code == 0, done.output
     assert [run.epochs[0]["epoch"] for run in read_runs(out)] == [3, 3]
+
+
+def test_plan_until_decided_and_margin_from_the_command_line(tmp_path: Path) -> None:
+    command = ["compare", "digits-lr", "-o", "adam", "-o", "sgd", "--epochs", "1", "--out", str(tmp_path), "-q"]
+    early = surefoot(*command, "--plan", "--detect", "0.01")
+    assert early.exit_code == 2
+    assert "error: a plan needs a pilot" in early.stderr
+    alone = surefoot(*command, "--detect", "0.01")
+    assert "--plan and --detect belong together" in alone.stderr
+    done = surefoot(*command, "--until-decided", "--max-seeds", "8", "--margin", "500%")
+    assert done.exit_code == 0, done.output
+    assert "equal within" in done.stdout
+    planned = surefoot(*command, "--plan", "--detect", "0.01")
+    assert planned.exit_code == 0, planned.output
+    assert "To detect a difference from Adam in valid_loss:" in planned.stdout
+    again = surefoot("report", str(tmp_path), "--format", "md", "--margin", "500%")
+    assert "equal within" in again.stdout

@@ -444,3 +444,87 @@ def test_forks_record_the_command_that_computes_them(tiny_task: MakeTask, tmp_pa
     }
     assert fresh.runs[0].config.provenance.command == f"surefoot fork tiny --at 0 -o adam {end}"
     assert read_runs(tmp_path / ".base")[0].config.provenance.command == ""
+
+
+class Jitter(torch.optim.SGD):
+    """SGD that is pushed about at random, so that it is neither better nor worse."""
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        super().step(closure)
+        with torch.no_grad():
+            for group in self.param_groups:
+                for param in group["params"]:
+                    param.add_(torch.randn_like(param), alpha=0.02)
+
+
+def seeds_of(results: Results) -> dict[str, int]:
+    return {label: sum(run.label == label for run in results.runs) for label in {run.label for run in results.runs}}
+
+
+def test_seeds_are_added_until_decided_and_end_for_those_that_are(tiny_task: MakeTask, tmp_path: Path) -> None:
+    asked = ["sgd", "sgd:lr=1e-5", Jitter]
+    options: dict[str, Any] = {"epochs": 2, "lr": 0.1, "out": tmp_path, "progress": False}
+    options |= {"until_decided": True, "max_seeds": 10}
+    results = compare(tiny_task(), asked, **options)
+    assert seeds_of(results) == {"SGD": 10, "SGD lr=1e-05": 7, "Jitter": 10}
+    leading = {row.label: row.verdict.outcome for row in results.table(metrics=["valid_loss"]).comparisons}
+    assert leading == {"SGD": "baseline", "SGD lr=1e-05": "worse", "Jitter": "undecided"}
+    codes = {finding.code for finding in results.check()}
+    assert "decided-early" in codes
+    assert "dropped-runs" not in codes
+    [command] = {run.config.provenance.command for run in results.runs}
+    assert "--until-decided --max-seeds 10" in command
+    again = compare(tiny_task(), asked, **options, jobs=2)  # the same decisions from the recorded runs
+    assert numbers(again) == numbers(results)
+    wide = compare(tiny_task(), asked, **options, margin={"valid_loss": 5.0})
+    outcomes = {row.label: row.verdict.outcome for row in wide.table(metrics=["valid_loss"]).comparisons}
+    assert outcomes["Jitter"] == "equal"
+    assert wide.margin == {"valid_loss": 5.0}
+    assert "equal within 5" in wide.to_markdown()
+
+
+def test_runs_that_fail_or_diverge_get_no_more_seeds(tiny_task: MakeTask, tmp_path: Path) -> None:
+    class Broken(torch.optim.SGD):
+        def step(self, closure: Any = None) -> None:  # type: ignore[override]
+            raise ArithmeticError("one over zero")
+
+    options: dict[str, Any] = {"epochs": 1, "progress": False, "until_decided": True, "max_seeds": 30}
+    results = compare(tiny_task(), ["sgd", Broken], out=tmp_path / "broken", **options)
+    assert seeds_of(results) == {"SGD": 6, "Broken": 6}
+    assert len(results.failures) == 6
+
+    def explode(outputs: Tensor, targets: Tensor) -> Tensor:
+        return F.cross_entropy(outputs, targets) * outputs.abs().mean().exp()
+
+    wild = compare(tiny_task(loss=explode), ["sgd:lr=1e-6", "sgd:lr=1e5"], out=tmp_path / "wild", **options)
+    assert seeds_of(wild) == {"SGD lr=1e-06": 6, "SGD lr=100000": 6}
+
+
+def test_limits_and_margins_are_checked_before_training(tiny_task: MakeTask, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"out": tmp_path, "progress": False}
+    with pytest.raises(ValueError, match="max_seeds is 4, but 6 seeds were asked for; give more"):
+        compare(tiny_task(), ["sgd"], until_decided=True, max_seeds=4, **options)
+    for wrong in ("much", -1, 0.0, "0%", True, float("nan")):
+        with pytest.raises(ValueError, match="the margin must be a number above zero"):
+            compare(tiny_task(), ["sgd"], margin=wrong, **options)
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_plan_comes_from_the_runs_in_the_folder(tiny_task: MakeTask, tmp_path: Path) -> None:
+    asked = ["sgd", Jitter]
+    options: dict[str, Any] = {"epochs": 2, "lr": 0.1, "out": tmp_path, "progress": False}
+    with pytest.raises(ValueError, match=r"a plan needs a pilot, and there are 0 paired seeds .* --seeds 3 "):
+        lab.plan(tiny_task(), asked, detect=0.1, **options)
+    compare(tiny_task(), asked, seeds=[3, 5, 8, 9], **options)
+    compare(tiny_task(), ["sgd:lr=0.2"], seeds=3, **options)  # another setting is no pilot
+    plan = lab.plan(tiny_task(), asked, detect=0.1, **options)
+    [row] = plan.rows
+    differences = [r for r in Results.read(tmp_path).table(metrics=["valid_loss"]).comparisons if r.label == "Jitter"]
+    assert (row.label, row.pairs) == ("Jitter", 4)
+    assert row.std == pytest.approx(differences[0].paired.std if differences[0].paired else 0)
+    assert plan.time == pytest.approx((plan.seeds - 4) * (row.seconds + plan.seconds))
+    assert f"--until-decided --max-seeds {plan.seeds}" in str(plan)
+    assert lab.plan(tiny_task(), asked, detect=0.01, **options).seeds > plan.seeds
+    share = lab.plan(tiny_task(), asked, detect="10%", **options).rows[0].detect
+    baseline = [run.epochs[-1]["valid_loss"] for run in Results.read(tmp_path).runs if run.label == "SGD"]
+    assert share == pytest.approx(0.1 * sum(baseline) / 4)

@@ -29,6 +29,10 @@ Optimizers = Annotated[
         help="A contestant, e.g. adams:eta=1e-4; repeat it; the first is the baseline.",
     ),
 ]
+Margin = Annotated[
+    str | None,
+    typer.Option(metavar="SIZE", help="Smaller differences count as equal: 0.002 (leading metric), or 1% (every one)."),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
 
 

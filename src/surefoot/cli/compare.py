@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from surefoot.cli.command import Optimizers, TaskName, report_file, takes
+from surefoot.cli.command import Margin, Optimizers, TaskName, report_file, takes
 from surefoot.lab.spec.options import RunOptions
 
 if TYPE_CHECKING:
@@ -28,20 +28,41 @@ def compare(
     seeds: Seeds = 6,
     first_seed: FirstSeed = 0,
     epochs: Annotated[int, typer.Option(min=1, help="Epochs per run.")] = 20,
+    until_decided: Annotated[
+        bool, typer.Option("--until-decided", help="Add seeds for the optimizers that are not decided yet.")
+    ] = False,
+    max_seeds: Annotated[int, typer.Option(min=1, help="With --until-decided: the most seeds.")] = 40,
+    margin: Margin = None,
+    plan: Annotated[
+        bool, typer.Option("--plan", help="Run nothing; say from the runs in --out how many seeds and how long.")
+    ] = False,
+    detect: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="With --plan: the difference to detect, e.g. 0.005 or 1%.")
+    ] = None,
     report: ReportPath = None,
 ) -> None:
     """Compare optimizers with paired seeds; without arguments a demo on handwritten digits.
 
     Run the same command again after an interruption: nothing is lost and nothing is done twice.
     """
+    if plan != (detect is not None):
+        raise ValueError("--plan and --detect belong together, e.g. --plan --detect 0.005; give both or neither")
     path = report_file(report, options.out / "report.html")
     from surefoot.lab import experiments
 
+    contestants = optimizer or experiments.DEMO_OPTIMIZERS
+    if detect is not None:
+        planned = experiments.plan(task, contestants, detect=detect, epochs=epochs, margin=margin, **options.keywords())
+        typer.echo(planned)
+        return
     results = experiments.compare(
         task,
-        optimizer or experiments.DEMO_OPTIMIZERS,
+        contestants,
         seeds=range(first_seed, first_seed + seeds),
         epochs=epochs,
+        until_decided=until_decided,
+        max_seeds=max_seeds,
+        margin=margin,
         **options.keywords(),
     )
     _show(results, path)

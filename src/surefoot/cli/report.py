@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import enum
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from surefoot.cli.command import plain_errors, report_file
+from surefoot.cli.command import Margin, plain_errors, report_file
 
 
 class Format(enum.StrEnum):
@@ -34,6 +35,7 @@ def report(
         list[str] | None, typer.Option(metavar="CODE", help="With --check: a finding to accept; repeat it.")
     ] = None,
     format: Annotated[Format | None, typer.Option(help="Print the table in this format instead.")] = None,
+    margin: Margin = None,
 ) -> None:
     """Write the report of a comparison, print its tables, or check its honesty."""
     from surefoot.lab.analyse.audit import CODES
@@ -42,7 +44,7 @@ def report(
     unknown = sorted({*(allow or ())}.difference(CODES))
     if unknown:
         raise ValueError(f"there is no finding {unknown[0]!r} to allow; take some of {', '.join(CODES)}")
-    results = Results.read(runs)
+    results = replace(Results.read(runs), margin=margin)
     if not results.recorded:
         raise _no_runs(runs)
     if format is not None:

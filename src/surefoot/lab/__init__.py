@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from surefoot.lab.experiments import compare as compare
     from surefoot.lab.experiments import fork as fork
+    from surefoot.lab.experiments import plan as plan
     from surefoot.lab.results import Results as Results
     from surefoot.lab.spec.contestant import Contestant as Contestant
     from surefoot.lab.spec.find import find_task as find_task
@@ -23,10 +24,11 @@ _HOME = {
     "compare": "experiments",
     "find_task": "spec.find",
     "fork": "experiments",
+    "plan": "experiments",
     "read_runs": "store",
 }
 
-__all__ = ["Contestant", "Results", "Run", "Task", "compare", "find_task", "fork", "read_runs"]
+__all__ = ["Contestant", "Results", "Run", "Task", "compare", "find_task", "fork", "plan", "read_runs"]
 
 
 def __getattr__(name: str) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -13,6 +13,10 @@ from typing import Any
 
 import torch
 
+from surefoot.lab.analyse.anytime_valid import fewest_seeds
+from surefoot.lab.analyse.comparison import MarginOption, check_margin, summarise
+from surefoot.lab.analyse.planning import Plan, make_plan
+from surefoot.lab.analyse.verdicts import Outcome as Decision
 from surefoot.lab.results import Results, read_record
 from surefoot.lab.run.pool import InProcess, MakePool, Outcome, Processes, RunJob, TaskSource, run_all
 from surefoot.lab.run.progress import make_progress
@@ -30,10 +34,21 @@ from surefoot.lab.spec.options import (
     shows_options,
 )
 from surefoot.lab.spec.task import Task
-from surefoot.lab.store import Run, StoreError, is_done, is_recorded, read_run, record_directions
+from surefoot.lab.store import (
+    Run,
+    StoreError,
+    is_done,
+    is_recorded,
+    last_epoch,
+    read_run,
+    read_runs,
+    record_directions,
+)
 
 #: The paper's method next to its baseline; what `surefoot compare` shows when nothing is asked for.
 DEMO_OPTIMIZERS = ("adam", "adamucb", "adamcb", "adams")
+#: With `until_decided`, no more seeds than this unless asked for.
+MAX_SEEDS = 40
 #: Folder under the output folder for the runs that forks start from; reports do not show them.
 BASE = ".base"
 
@@ -46,9 +61,15 @@ def compare(
     seeds: int | Sequence[int] = 6,
     epochs: int = 20,
     purpose: str = "report",
+    until_decided: bool = False,
+    max_seeds: int = MAX_SEEDS,
+    margin: MarginOption = None,
     **options: Any,
 ) -> Results:
     """Train every optimizer with every seed and return the results; what `out` holds is not done again.
+
+    With `until_decided` seeds are added for the optimizers that are not decided yet, on the leading metric, and end for
+    those that are. The verdicts are valid whenever one looks, so that this is no cheat.
 
     Args:
         task: A name, a file, an import path or a Task.
@@ -56,6 +77,10 @@ def compare(
         seeds: How many seeds (0, 1, ...), or which; six are the fewest that can support a claim.
         epochs: Epochs per run.
         purpose: "report", or "tune" for runs that only choose a setting.
+        until_decided: Add seeds until every optimizer is better, worse or (with a margin) equal, or has `max_seeds`.
+        max_seeds: The most seeds with `until_decided`.
+        margin: Smaller differences count as equal: a number for the leading metric, "1%" of the baseline's value for
+            every metric, or a dict of these.
         options: The fields of `RunOptions`.
 
     >>> import tempfile
@@ -64,14 +89,108 @@ def compare(
     >>> [(run.label, run.seed) for run in results.runs]
     [('Adam', 0), ('Adam', 1), ('SGD', 0), ('SGD', 1)]
     """
+    check_margin(margin)
     setup = prepare(task, optimizers, seeds=seeds, epochs=epochs, **options)
+    flags = _flags(setup, until_decided, max_seeds, margin)
     jobs: list[RunJob] = []
-    for seed in setup.seeds:
-        command = setup.command("compare", seed, epochs) if purpose == Purpose.RESULT else ""
-        for position, contestant in enumerate(setup.contestants):
-            config = setup.config(contestant, seed, epochs, purpose=purpose, position=position, command=command)
-            jobs.append(setup.job(len(jobs), config, contestant))
-    return collect(jobs, compute(setup, jobs), epochs, setup.options.out)
+    failures: dict[int, str] = {}
+    numbers, positions = setup.seeds, list(range(len(setup.contestants)))
+    while numbers:
+        batch: list[RunJob] = []
+        for seed in numbers:
+            command = setup.command("compare", seed, epochs, *flags) if purpose == Purpose.RESULT else ""
+            for position in positions:
+                contestant = setup.contestants[position]
+                config = setup.config(contestant, seed, epochs, purpose=purpose, position=position, command=command)
+                batch.append(setup.job(len(batch), config, contestant))
+        failures |= {len(jobs) + index: message for index, message in compute(setup, batch).items()}
+        jobs += [replace(job, index=len(jobs) + job.index) for job in batch]
+        undecided = _undecided(recorded_runs(jobs, failures, epochs), margin) if until_decided else []
+        positions = [0, *undecided]
+        numbers = _more_seeds(setup, jobs, len(positions), max_seeds) if undecided else []
+    return collect(jobs, failures, epochs, setup.options.out, margin)
+
+
+def _flags(setup: Setup, until_decided: bool, max_seeds: int, margin: MarginOption) -> list[str]:
+    """What `compare` was asked for beside seeds and epochs, as flags of the command; a dict of margins has none."""
+    if until_decided:
+        check_count("max_seeds", max_seeds)
+        if max_seeds < len(setup.seeds):
+            raise ValueError(f"max_seeds is {max_seeds}, but {len(setup.seeds)} seeds were asked for; give more")
+    limit = ["--until-decided", "--max-seeds", str(max_seeds)] if until_decided else []
+    return limit + ([] if margin is None or isinstance(margin, Mapping) else ["--margin", str(margin)])
+
+
+def _undecided(runs: Sequence[Run], margin: MarginOption) -> list[int]:
+    """The positions of the optimizers that more seeds may decide, on the leading metric."""
+    summary = summarise(runs, margin=margin)
+    if not summary.metrics:  # no run recorded anything
+        return []
+    undecided = []
+    for group in summary.groups:
+        rows = summary.select(metric=summary.metrics[0], task=group.name)
+        broken = [row.counts.failed or row.counts.unfinished for row in rows]
+        for row, contestant, is_broken in zip(rows, group.contestants, broken):
+            is_seen = max(row.pairs, row.counts.diverged) >= fewest_seeds()
+            is_decided = row.verdict.outcome.is_decided or row.verdict.outcome == Decision.DIVERGED
+            if not (row.is_baseline or broken[0] or is_broken or (is_seen and is_decided)):
+                undecided.append(contestant.optimizer.position)
+    return undecided
+
+
+def _more_seeds(setup: Setup, jobs: Sequence[RunJob], optimizers: int, max_seeds: int) -> list[int]:
+    """The next seed, or as many as the workers need to be busy; empty once there are `max_seeds`."""
+    seeds = {job.config.seed for job in jobs}
+    number = min(max(1, setup.options.jobs // optimizers), max_seeds - len(seeds))
+    return [max(seeds) + 1 + k for k in range(number)]
+
+
+@shows_options
+def plan(
+    task: str | Task = "digits-mlp",
+    optimizers: Sequence[str | Contestant | type[torch.optim.Optimizer]] = DEMO_OPTIMIZERS,
+    *,
+    detect: float | str,
+    epochs: int = 20,
+    margin: MarginOption = None,
+    **options: Any,
+) -> Plan:
+    """How many seeds and how much time `compare(..., until_decided=True)` will take, from the runs that `out` holds.
+
+    Two or more paired seeds of each optimizer serve as a pilot; they count as a part of the comparison.
+
+    Args:
+        task: A name, a file, an import path or a Task.
+        optimizers: Contestants, the first one is the baseline.
+        detect: The smallest difference worth knowing of, in the leading metric; or "1%" of the baseline's value.
+        epochs: Epochs per run.
+        margin: Smaller differences count as equal, as in `compare`.
+        options: The fields of `RunOptions`.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as out:
+    ...     asked = {"epochs": 1, "out": out, "progress": False}
+    ...     pilot = compare("digits-lr", ["adam", "sgd"], seeds=2, **asked)
+    ...     rows = plan("digits-lr", ["adam", "sgd"], detect=0.05, **asked).rows
+    >>> [(row.label, row.pairs) for row in rows]
+    [('SGD', 2)]
+    """
+    check_margin(margin)
+    setup = prepare(task, optimizers, seeds=1, epochs=epochs, **options)
+    configs = [setup.config(contestant, 0, epochs, position=k) for k, contestant in enumerate(setup.contestants)]
+    asked = {config.key_of_all_seeds(): config.optimizer for config in configs}
+    recorded = read_runs(setup.options.out) if setup.options.out.is_dir() else []
+    runs = [
+        replace(run, config=replace(run.config, optimizer=asked[run.config.key_of_all_seeds()])).cut_to(epochs)
+        for run in recorded
+        if run.config.key_of_all_seeds() in asked and last_epoch(run.epochs) >= epochs
+    ]
+    runs.sort(key=lambda run: (run.config.optimizer.position, run.seed))
+    specs = [contestant.spec for contestant in setup.contestants]
+    task_name = setup.source.spec or setup.task.name
+    words = setup.options.command("compare", task_name, specs, range(fewest_seeds()), epochs)
+    labels = [contestant.label for contestant in setup.contestants]
+    return make_plan(runs, labels, detect, margin, setup.options.jobs, words)
 
 
 @shows_options
@@ -221,7 +340,7 @@ class Setup:
             name: "compare" or "fork".
             more: Options of that command alone.
         """
-        first = last = seed
+        first = last = seed if seed in self.seeds else self.seeds[-1]  # others are added until all is decided
         while first - 1 in self.seeds:
             first -= 1
         while last + 1 in self.seeds:
@@ -304,8 +423,16 @@ def _recorded_outcome(job: RunJob) -> Outcome | None:
         return Outcome("failed", str(error))
 
 
-def collect(jobs: Sequence[RunJob], failures: Mapping[int, str], epochs: int, out: Path) -> Results:
+def collect(
+    jobs: Sequence[RunJob], failures: Mapping[int, str], epochs: int, out: Path, margin: MarginOption = None
+) -> Results:
     """The recorded runs of the jobs, in the order of the contestants, and what else the folder holds."""
+    failed = {str(jobs[index].folder): message for index, message in failures.items()}
+    return Results(recorded_runs(jobs, failures, epochs), failed, *read_record(out), margin)
+
+
+def recorded_runs(jobs: Sequence[RunJob], failures: Collection[int], epochs: int) -> list[Run]:
+    """The recorded runs of the jobs, in the order of the contestants."""
     runs: list[Run] = []
     for job in sorted(jobs, key=lambda job: (job.config.optimizer.position, job.index)):
         try:
@@ -328,8 +455,7 @@ def collect(jobs: Sequence[RunJob], failures: Mapping[int, str], epochs: int, ou
             provenance=replace(run.config.provenance, command=asked.provenance.command),
         )
         runs.append(replace(run, config=config).cut_to(epochs))
-    failed = {str(jobs[index].folder): message for index, message in failures.items()}
-    return Results(runs, failed, *read_record(out))
+    return runs
 
 
 def task_source(task: str | Task, options: RunOptions) -> TaskSource:

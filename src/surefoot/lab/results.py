@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from surefoot._extras import require
 from surefoot.lab.analyse.audit import Finding, audit
-from surefoot.lab.analyse.comparison import Summary, summarise
+from surefoot.lab.analyse.comparison import MarginOption, Summary, summarise
 from surefoot.lab.analyse.groups import group_runs, to_frame
 from surefoot.lab.spec.config import Purpose
 from surefoot.lab.store import Run, StoreError, read_runs
@@ -29,12 +29,14 @@ class Results:
         failures: What went wrong, by run folder; empty if every run ended.
         recorded: Everything in the folder of these runs, with trials and what is not shown; the checks look at it.
         unreadable: Why the folder cannot be read as a whole, if so.
+        margin: Smaller differences count as equal, as in `compare`.
     """
 
     runs: list[Run]
     failures: dict[str, str]
     recorded: Sequence[Run] = ()
     unreadable: str = ""
+    margin: MarginOption = None
 
     @classmethod
     def read(cls, source: Path | str) -> Results:
@@ -64,11 +66,11 @@ class Results:
         """How every contestant compares with the baseline: mean and std, paired intervals, verdicts.
 
         Args:
-            options: metrics, baseline, target, epoch; see `surefoot.lab.analyse.comparison.summarise`.
+            options: metrics, baseline, target, epoch, margin; see `surefoot.lab.analyse.comparison.summarise`.
         """
         from surefoot.lab.report.tables import Tables
 
-        return Tables.of(summarise(self.runs, **options))
+        return Tables.of(summarise(self.runs, **{"margin": self.margin, **options}))
 
     def print(self) -> None:
         """Print the tables with their verdicts, and below them the findings of the checks, one line each."""
@@ -82,7 +84,7 @@ class Results:
 
         Args:
             format: The format.
-            options: As of `table`: metrics, baseline, target, epoch.
+            options: As of `table`: metrics, baseline, target, epoch, margin.
         """
         from surefoot.lab.report import tables
 
@@ -163,7 +165,7 @@ class Results:
         """Write the report, one HTML file that needs no network."""
         from surefoot.lab.report import write_report
 
-        write_report(self.runs, Path(path), findings=self.check())
+        write_report(self.runs, Path(path), findings=self.check(), margin=self.margin)
         return Path(path)
 
 

@@ -264,7 +264,9 @@ def more_seeds(evidence: Evidence, support: Support | None = None, seed: int = 0
     return SeedRange(*(int(end) if math.isfinite(end) else None for end in (low, high)))
 
 
-def seeds_to_detect(difference: float, std: float, pairs: int, margin: float | None = None, seed: int = 0) -> SeedRange:
+def seeds_to_detect(
+    difference: float, std: float, pairs: int, margin: float | None = None, family: int = 1, seed: int = 0
+) -> SeedRange:
     """How many seeds detect a true difference: in half of all cases, and in four of five.
 
     Args:
@@ -272,13 +274,15 @@ def seeds_to_detect(difference: float, std: float, pairs: int, margin: float | N
         std: the std of paired differences in a pilot.
         pairs: how many pairs the pilot had; a small one says little of the std, which the range takes into account.
         margin: also count how soon the two are found to be equal within it.
+        family: how many comparisons there will be; it counts as if the others showed nothing.
 
     >>> seeds_to_detect(0.01, 0.01, 10)
     SeedRange(low=13, high=25)
     """
     luck = np.random.default_rng(seed)
     nothing_yet = Evidence((), () if margin is None else (margin,))
-    times = decision_times(np.full(_PATHS, difference), _likely_stds(std, pairs, luck), nothing_yet, luck=luck)
+    means, stds, threshold = np.full(_PATHS, difference), _likely_stds(std, pairs, luck), family * DECISIVE
+    times = decision_times(means, stds, nothing_yet, threshold, threshold, luck)
     half, most = np.quantile(times, [0.5, 0.8], method="inverted_cdf")
     return SeedRange(*(int(end) if math.isfinite(end) else None for end in (half, most)))
 

@@ -40,8 +40,8 @@ Code = Literal[
     "unequal-gradients", "cut-epochs", "unequal-tuning", "tuned-elsewhere", "unequal-chances",
     "tuned-on-reported-seeds", "untuned", "untuned-rates", "unequal-decay", "edge-of-grid", "edge-of-sweep",
     "few-seeds", "picked-seeds", "unshown-settings", "parallel-timings", "failed-runs", "unfinished-runs",
-    "dropped-runs", "missing-values", "diverged-runs", "unusual-direction", "foreign-runs", "mixed-numerics",
-    "mixed-torch", "mixed-threads", "mixed-device", "mixed-cpu", "mixed-commit",
+    "dropped-runs", "decided-early", "missing-values", "diverged-runs", "unusual-direction", "foreign-runs",
+    "mixed-numerics", "mixed-torch", "mixed-threads", "mixed-device", "mixed-cpu", "mixed-commit",
 ]  # fmt: skip
 #: The codes of all findings that there are.
 CODES: tuple[Code, ...] = get_args(Code)
@@ -458,10 +458,20 @@ def _incomplete(group: TaskGroup, record: Record) -> Iterable[Finding]:
         if unfinished := contestant.unfinished:
             sentence = f"{label} is not finished on {_seeds_of(unfinished)}; run the same command again."
             yield Finding("unfinished-runs", "error", sentence)
-        if missing := seeds - {run.seed for run in contestant.runs}:
+        missing = seeds - {run.seed for run in contestant.runs}
+        if missing and _ended_when_decided(contestant.runs, missing):
+            sentence = f"{label} was decided and has no run for {_seeds(missing)}, which others needed."
+            yield Finding("decided-early", "note", sentence)
+        elif missing:
             yield Finding("dropped-runs", "error", f"{label} has no run for {_seeds(missing)}, which others have.")
         if diverged := contestant.diverged:
             yield Finding("diverged-runs", "note", f"{label} diverged on {_seeds_of(diverged)}.")
+
+
+def _ended_when_decided(runs: Sequence[Run], missing: set[int]) -> bool:
+    """Whether the missing seeds come after all others of a contestant that got seeds until it was decided."""
+    asked = any("--until-decided" in run.config.provenance.command for run in runs)
+    return asked and min(missing) > max(run.seed for run in runs)
 
 
 def _missing_values(group: TaskGroup, record: Record) -> Iterable[Finding]:

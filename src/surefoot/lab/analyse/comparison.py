@@ -57,6 +57,10 @@ class TimeToTarget:
     median: TrainingTime | None = None
 
 
+#: What may be given as a margin: a number for the leading metric, "1%" for every metric, or one of them per metric.
+MarginOption = float | str | Mapping[str, float | str] | None
+
+
 @dataclass(frozen=True)
 class Margin:
     """Differences below it count as equal; with `is_share` it is that share of the baseline's value.
@@ -227,7 +231,7 @@ def summarise(
     baseline: str | None = None,
     target: float | Mapping[str, float] | None = None,
     epoch: int | None = None,
-    margin: float | str | Mapping[str, float | str] | None = None,
+    margin: MarginOption = None,
 ) -> Summary:
     """Compare every contestant with the baseline, on every metric, seed by seed.
 
@@ -321,7 +325,14 @@ def _compare(
     return comparisons
 
 
-def _margins(given: float | str | Mapping[str, float | str] | None, metrics: Sequence[str]) -> dict[str, Margin]:
+def check_margin(given: MarginOption) -> None:
+    """Refuse what is no margin, before hours of training."""
+    for margin in given.values() if isinstance(given, Mapping) else [given]:
+        if margin is not None:
+            Margin.read(margin)
+
+
+def _margins(given: MarginOption, metrics: Sequence[str]) -> dict[str, Margin]:
     """The margin of each metric that has one."""
     if given is None:
         return {}

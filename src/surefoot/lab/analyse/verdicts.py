@@ -326,7 +326,7 @@ def with_interval(value: float, low: float, high: float, n: int | None = None) -
     if 0 <= decimals <= 6:
         shown = [f"{round(x, decimals) + 0.0:.{decimals}f}" for x in (value, low, high)]  # + 0.0: no sign of -0.0
     else:
-        shown = [number(x) for x in (value, low, high)]
+        shown = [number(x, 3) for x in (value, low, high)]
     notes = [f"{shown[1]} to {shown[2]}"] if math.isfinite(width) else []
     notes += [] if n is None else [f"n={n}"]
     return f"{shown[0]} ({'; '.join(notes)})" if notes else shown[0]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from surefoot.lab.analyse.audit import Finding, audit
-from surefoot.lab.analyse.comparison import summarise
+from surefoot.lab.analyse.comparison import MarginOption, summarise
 from surefoot.lab.report.context import ReportContext, Section
 from surefoot.lab.report.figures import BUDGET
 from surefoot.lab.report.page import render, write_html, write_page
@@ -32,6 +32,7 @@ def write_report(
     baseline: str | None = None,
     target: float | Mapping[str, float] | None = None,
     metrics: Sequence[str] | None = None,
+    margin: MarginOption = None,
     findings: Sequence[Finding] | None = None,
     command: str | None = None,
 ) -> Path:
@@ -45,10 +46,11 @@ def write_report(
         baseline: the label to compare with; the first contestant when not given.
         target: the value whose time is taken; see `summarise`.
         metrics: which metrics to show, the leading one first; all when not given.
+        margin: smaller differences count as equal; see `summarise`.
         findings: honesty findings to show instead of those of `audit(runs)`.
         command: the command that made the runs; by default what was recorded with them.
     """
-    summary = summarise(runs, metrics=metrics, baseline=baseline, target=target)
+    summary = summarise(runs, metrics=metrics, baseline=baseline, target=target, margin=margin)
     shown = list(audit(runs, baseline) if findings is None else findings)
     budget = BUDGET
     while True:
