@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import sys
 import time
@@ -15,6 +16,7 @@ import surefoot
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
+import from_adamw
 from interleave import interleave
 from step_time import BASELINE, measure
 
@@ -48,3 +50,22 @@ def test_state_beyond_adams_is_that_of_a_group_however_many_parameters(name: str
     measured = measure([(3, 5)] * tensors, chosen, 3, time.perf_counter)[f"surefoot {name}"]
     assert measured["extra_bytes"] <= 100
     assert measured["ratio"] > 0
+
+
+def test_the_loops_that_come_from_adamw_differ_in_their_optimizer_alone() -> None:
+    losses = {name: from_adamw.train(make, 3, seed=0) for name, make in from_adamw.OPTIMIZERS.items()}
+    assert all(2 < loss < 6 for loss in losses.values())
+    assert losses['AdamWS, weighting="unit"'] == pytest.approx(losses["torch.optim.AdamW"], rel=1e-3)
+    assert from_adamw.rate(0, 100) == pytest.approx(0.2)
+    assert max(from_adamw.rate(step, 100) for step in range(100)) == 1
+    assert from_adamw.rate(100, 100) == pytest.approx(0.1)
+
+
+def test_losses_in_the_readme_are_those_that_were_measured() -> None:
+    root = Path(__file__).parents[2]
+    measured = json.loads((root / "benchmarks/results/from_adamw.json").read_text())["measured"]
+    means = {name: f"{sum(losses) / len(losses):.2f}" for name, losses in measured.items()}
+    text = " ".join((root / "README.md").read_text().split())
+    sentence = f"{means['AdamS']} where `AdamWS` and AdamW end at {means['AdamWS']} and {means['torch.optim.AdamW']}"
+    assert sentence in text
+    assert means['AdamWS, weighting="unit"'] == means["torch.optim.AdamW"]
