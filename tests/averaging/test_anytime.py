@@ -162,6 +162,30 @@ def test_recorded_losses_are_averaged() -> None:
     assert optimizer.confidence()[0]["mean"] == 2
 
 
+@pytest.mark.parametrize("base", ["SGD", "AdamS"])
+def test_losses_that_the_closure_records_belong_to_its_step(base: str) -> None:
+    """As in Lightning: micro-batches before the last one are recorded outside of the closure, the last one inside."""
+    p = Parameter(torch.zeros(1))
+    optimizer = Anytime(torch.optim.SGD([p], lr=0.1) if base == "SGD" else surefoot.AdamS([p]), every=2)
+    losses = []
+    for first, last in ((1.0, 3.0), (5.0, 7.0), (9.0, 11.0), (2.0, 4.0)):
+        p.grad = torch.ones(1)
+        optimizer.record_loss(first)
+
+        def closure(last: float = last) -> float:
+            optimizer.record_loss(last)
+            return 1000.0
+
+        assert optimizer.step(closure) == 1000
+        losses.append((first + last) / 2)
+    mean = surefoot.statistics.LossStats()
+    for loss in losses:
+        mean = mean.with_loss(loss, 0.99)
+    assert optimizer.state_dict()["param_groups"][0]["average_numbers"][1] == pytest.approx(mean.mean)
+    if base == "AdamS":
+        assert optimizer.base.param_groups[0]["seen"][0] == 4
+
+
 def test_what_is_maximized_is_followed_where_it_rises() -> None:
     down, up = Parameter(torch.zeros(1)), Parameter(torch.zeros(1))
     descends = Anytime(torch.optim.SGD([down], lr=0.1), every=1)

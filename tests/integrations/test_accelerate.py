@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import surefoot
-from surefoot.integrations.accelerate import backward
+from surefoot.integrations.accelerate import averaged, backward
 from surefoot.integrations.tracking import metrics
 
 BATCHES, BATCH = 10, 4
@@ -203,3 +203,42 @@ def test_a_prepared_optimizer_is_taken_for_what_it_is():
         surefoot.LossWeighted(plain)
     with pytest.raises(TypeError, match="AdamS weighs its gradients by the loss already"):
         surefoot.weigh(prepared)
+
+
+def with_average(params, lr, eta):
+    return surefoot.Anytime(torch.optim.AdamW(params, lr=lr), every=3)
+
+
+def test_an_average_is_that_of_a_bare_loop_and_survives_a_resume(tmp_path):
+    def start():
+        AcceleratorState._reset_state(reset_partial_state=True)
+        GradientState._reset_state()
+        accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
+        return accelerator, *accelerator.prepare(*setup(with_average))
+
+    def weights(net, opt):
+        with averaged(opt):
+            return [p.detach().clone() for p in net.parameters()]
+
+    bare, anytime, loader = setup(with_average)
+    for _ in range(3):
+        for i, (x, y) in enumerate(loader):
+            loss = LOSS(bare(x), y)
+            (loss / 2).backward()
+            anytime.record_loss(loss)
+            if i % 2:
+                anytime.step()
+                anytime.zero_grad()
+    accelerator, *prepared = start()
+    train(accelerator, *prepared, epochs=1)
+    accelerator.save_state(tmp_path / "state")
+    accelerator, net, opt, loader = start()
+    for p in net.parameters():
+        nn.init.zeros_(p)
+    accelerator.load_state(tmp_path / "state")
+    train(accelerator, net, opt, loader, epochs=2)
+    for one, other in zip(weights(net, opt), weights(bare, anytime), strict=True):
+        assert torch.equal(one, other)
+    assert not torch.equal(next(net.parameters()), weights(net, opt)[0])
+    with pytest.raises(TypeError, match=r"averaged needs a surefoot.Anytime, prepared or not, but got Adam"):
+        averaged(torch.optim.Adam(net.parameters()))

@@ -16,7 +16,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import surefoot
-from surefoot.integrations.lightning import LogConfidence, LossGathering
+from surefoot.integrations.lightning import AnytimeWeights, LogConfidence, LossGathering
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
@@ -397,3 +397,103 @@ def test_several_optimizers_move_the_step_past_multiples(every_n_steps, moves):
     ends = list(itertools.accumulate(moves))
     passed = [now for before, now in itertools.pairwise([0, *ends]) if now // every_n_steps > before // every_n_steps]
     assert steps == passed != []
+
+
+# -- the average of surefoot.Anytime ---------------------------------------------------------------------------------
+
+
+class Averaging(Module):
+    """Notes the weights that validation sees."""
+
+    def __init__(self, batch_norm=False):
+        super().__init__()
+        self.validated = []
+        if batch_norm:
+            self.net = nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Linear(5, 1))
+
+    def configure_optimizers(self):
+        return surefoot.Anytime(torch.optim.AdamW(self.parameters(), lr=0.01), every=3, model=self)
+
+    def validation_step(self, batch, batch_idx):
+        self.validated.append(self.net[0].weight.detach().clone())
+        self.log("valid", self.loss(batch))
+
+
+def fit_average(module, *callbacks, epochs=2, ckpt_path=None, **options):
+    options = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False, **options}
+    trainer = pl.Trainer(
+        max_epochs=epochs, accelerator="cpu", devices=1, callbacks=[AnytimeWeights(), *callbacks], **options
+    )
+    trainer.fit(module, batches(), batches(), ckpt_path=ckpt_path, weights_only=True)
+    return trainer
+
+
+def by_hand_average(epochs=2):
+    module = Averaging()
+    optimizer, validated = module.configure_optimizers(), []
+    for _ in range(epochs):
+        for batch in batches():
+            optimizer.zero_grad()
+            loss = module.loss(batch)
+            loss.backward()
+            optimizer.step(loss=loss)
+        with optimizer.averaged():
+            validated.append(module.net[0].weight.detach().clone())
+    return module, optimizer, validated
+
+
+def test_validation_and_the_end_of_training_have_the_average(tmp_path):
+    module = Averaging()
+    trainer = fit_average(module, enable_checkpointing=False, num_sanity_val_steps=0)
+    bare, optimizer, validated = by_hand_average()
+    assert torch.equal(module.validated[0], validated[0])
+    assert torch.equal(module.validated[-1], validated[1])
+    averaged = optimizer.averaged_state_dict(bare)
+    assert all(torch.equal(value, averaged[name]) for name, value in module.state_dict().items())
+    trainer.save_checkpoint(tmp_path / "end.ckpt")
+    saved = torch.load(tmp_path / "end.ckpt", weights_only=True)
+    assert all(torch.equal(value, averaged[name]) for name, value in saved["state_dict"].items())
+    trained = bare.state_dict()
+    assert all(torch.equal(value, trained[name]) for name, value in saved["current_model_state"].items())
+
+
+@pytest.mark.parametrize("batch_norm", [False, True])
+def test_checkpoints_have_the_average_and_resuming_goes_on_with_the_trained_weights(tmp_path, batch_norm):
+    straight = Averaging(batch_norm)
+    fit_average(straight, enable_checkpointing=False, num_sanity_val_steps=0, epochs=3)
+    checkpoints = pl.callbacks.ModelCheckpoint(tmp_path, save_top_k=-1, filename="{epoch}")
+    torch.manual_seed(0)
+    fit_average(Averaging(batch_norm), checkpoints, num_sanity_val_steps=0, epochs=1)
+    path = tmp_path / "epoch=0.ckpt"
+    saved = torch.load(path, weights_only=True)
+    name = "net.0.weight"
+    assert torch.equal(saved["state_dict"][name], straight.validated[0])
+    assert not torch.equal(saved["current_model_state"][name], saved["state_dict"][name])
+    resumed = Averaging(batch_norm)
+    trainer = fit_average(resumed, checkpoints, num_sanity_val_steps=0, epochs=3, ckpt_path=path)
+    assert torch.equal(resumed.validated[-1], straight.validated[-1])
+    state = straight.state_dict()
+    assert all(torch.equal(value, state[name]) for name, value in resumed.state_dict().items())
+    before = len(resumed.validated)
+    trainer.validate(resumed, batches(), ckpt_path=path, verbose=False, weights_only=True)
+    assert torch.equal(resumed.validated[before], saved["state_dict"][name])  # as it was saved, not the last average
+
+
+def test_an_exception_in_validation_brings_the_trained_weights_back():
+    class Failing(Averaging):
+        def validation_step(self, batch, batch_idx):
+            raise KeyError("out of luck")
+
+    module = Failing()
+    with pytest.raises(KeyError, match="out of luck"):
+        fit_average(module, enable_checkpointing=False, num_sanity_val_steps=0)
+    bare, *_ = by_hand_average(epochs=1)
+    assert torch.equal(module.net[0].weight, bare.net[0].weight)
+
+
+def test_accumulation_records_every_micro_batch():
+    module = Averaging()
+    trainer = fit_average(
+        module, LossGathering(), enable_checkpointing=False, num_sanity_val_steps=0, accumulate_grad_batches=2, epochs=1
+    )
+    assert trainer.optimizers[0].state_dict()["param_groups"][0]["average_numbers"][0] == BATCHES / 2

@@ -54,7 +54,7 @@ def classified(count=24):
     return [{"input_ids": row["input_ids"], "labels": int(row["input_ids"][0] > 8)} for row in sentences(count)]
 
 
-def trainer_for(model, data, folder, *, cls=Trainer, callbacks=None, optimizer=ADAMS, **options):
+def trainer_for(model, data, folder, *, cls=Trainer, callbacks=None, optimizer=ADAMS, given=None, **options):
     arguments = {
         "output_dir": str(folder),
         "use_cpu": True,
@@ -69,7 +69,9 @@ def trainer_for(model, data, folder, *, cls=Trainer, callbacks=None, optimizer=A
         "logging_steps": 1,
     }
     args = TrainingArguments(**{**arguments, **options})
-    trainer = cls(model, args, train_dataset=data, optimizer_cls_and_kwargs=optimizer, callbacks=callbacks)
+    trainer = cls(
+        model, args, train_dataset=data, optimizer_cls_and_kwargs=optimizer, callbacks=callbacks, **given or {}
+    )
     trainer.remove_callback(transformers.PrinterCallback)
     return trainer
 
@@ -289,3 +291,69 @@ def test_with_eta_zero_the_trainer_is_adamw_s(tmp_path):
 def test_what_is_given_wins_over_the_arguments(tmp_path, cls, given, expected):
     optimizer = trainer_for(causal(), sentences(), tmp_path, optimizer=(cls, given)).create_optimizer()
     assert {name: optimizer.param_groups[0][name] for name in expected} == expected
+
+
+# -- the average of surefoot.Anytime ---------------------------------------------------------------------------------
+
+
+def averaging(folder, steps=STEPS, **options):
+    model = causal()
+    optimizer = surefoot.Anytime(torch.optim.AdamW(model.parameters(), lr=0.01), every=2)
+    arguments = {"save_strategy": "steps", "save_steps": 4, "max_steps": steps, **options}
+    given = {"optimizers": (optimizer, None), "eval_dataset": sentences()}
+    trainer = trainer_for(model, sentences(), folder, optimizer=None, given=given, **arguments)
+    return trainer, model, optimizer
+
+
+def snapshot(model):
+    return {name: value.clone() for name, value in model.state_dict().items()}
+
+
+def test_evaluation_and_saved_models_use_the_average(tmp_path):
+    trainer, model, optimizer = averaging(tmp_path)
+    trainer.train()
+    trained, average = snapshot(model), optimizer.averaged_state_dict(model)
+    name = "transformer.h.0.attn.c_attn.weight"
+    assert not torch.equal(trained[name], average[name])
+    reported = trainer.evaluate(sentences())["eval_loss"]
+    trainer.save_model(tmp_path / "model")
+    assert torch.equal(model.state_dict()[name], trained[name])
+    saved = GPT2LMHeadModel.from_pretrained(tmp_path / "model")
+    torch.testing.assert_close(saved.state_dict()[name], average[name])
+    with optimizer.averaged():
+        again = transformers.Trainer(model, trainer.args).evaluate(sentences())["eval_loss"]
+        inside = trainer.evaluate(sentences())["eval_loss"]
+    assert reported == pytest.approx(again) == pytest.approx(inside)
+    assert reported != pytest.approx(transformers.Trainer(model, trainer.args).evaluate(sentences())["eval_loss"])
+
+
+def test_resuming_goes_on_with_the_trained_weights(tmp_path):
+    straight, model, optimizer = averaging(tmp_path / "straight")
+    straight.train()
+    short, *_ = averaging(tmp_path / "short", steps=4)
+    short.train()
+    resumed, other_model, other = averaging(tmp_path / "short")
+    resumed.train(resume_from_checkpoint=str(tmp_path / "short" / "checkpoint-4"))
+    for one, two in zip(model.parameters(), other_model.parameters(), strict=True):
+        assert torch.equal(one, two)
+    first, second = optimizer.averaged_state_dict(model), other.averaged_state_dict(other_model)
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    saved = GPT2LMHeadModel.from_pretrained(tmp_path / "short" / "checkpoint-4")
+    trained = torch.load(tmp_path / "short" / "checkpoint-4" / "trained_weights.pt", weights_only=True)
+    name = "transformer.h.0.attn.c_attn.weight"
+    assert not torch.equal(saved.state_dict()[name], trained[name])
+
+
+def test_the_best_model_is_an_average_and_is_not_averaged_again(tmp_path):
+    trainer, model, _ = averaging(
+        tmp_path,
+        eval_strategy="steps",
+        eval_steps=2,
+        save_steps=2,
+        load_best_model_at_end=True,
+    )
+    trainer.train()
+    best = min(row["eval_loss"] for row in trainer.state.log_history if "eval_loss" in row)
+    assert trainer.evaluate(sentences())["eval_loss"] == pytest.approx(best, rel=1e-5)
+    plain = transformers.Trainer(model, trainer.args, eval_dataset=sentences())
+    assert plain.evaluate()["eval_loss"] == pytest.approx(best, rel=1e-5)

@@ -20,7 +20,7 @@ from surefoot.averaging.buffers import (
 )
 from surefoot.averaging.memory import AverageState, LossDriven
 from surefoot.averaging.weights import WeightAverage, are_finite, check_every, pack, started, swapped, unpack
-from surefoot.losses import TakesLoss, maximizes
+from surefoot.losses import RecordedLosses, TakesLoss, maximizes
 from surefoot.meter import is_sound
 from surefoot.optim import checkpoint
 from surefoot.optim.engines.base import Group
@@ -131,22 +131,26 @@ class Anytime(Wrapper):
         self._refuse_if_swapped("step()")
         if closure is not None and not callable(closure):
             self._evaluate(closure)  # refuses it
+        returned = None
+        if closure is not None and isinstance(self.base, TakesLoss):
+            returned, closure = self._evaluate(closure), None  # as the base would do, and then both read the loss
+            loss = returned if loss is None and self._recorded.windows is RecordedLosses.EMPTY else loss
         recorded = self._recorded.windows
-        value = self._read_loss(loss, None)
+        # What the closure records belongs to this step too.
+        value = self._read_loss(loss, None) if closure is None or loss is not None else None
         if closure is None and type(value) is float and len(self._unseen) < self._room:
             self._step_base(**self._arguments_for_base(loss, recorded))
             self._unseen.append(value)
-            return None
+            return returned
         self._current_observers()
         if closure is None:
             if value is None:
-                self._check_that_no_loss_is_needed(closure)
+                self._check_that_no_loss_is_needed(None if returned is None else lambda: None)
             self._let_averages_take_in_the_weights(value)
             self._step_base(**self._arguments_for_base(loss, recorded))
-            returned = None
         else:
             self._let_averages_take_in_the_weights(value)
-            returned, first_value = self._step_base_with(closure, loss, recorded)
+            returned, first_value = self._step_base_with(closure)
             value = self._read_loss(None, first_value) if value is None else value
             if value is None:
                 self._check_that_no_loss_is_needed(closure)
@@ -201,7 +205,7 @@ class Anytime(Wrapper):
         self.base._recorded.windows = recorded
         return {"loss": loss}
 
-    def _step_base_with(self, closure: Callable[[], Any], loss: Any, recorded: Any) -> tuple[Any, Any]:
+    def _step_base_with(self, closure: Callable[[], Any]) -> tuple[Any, Any]:
         """Let the base call the closure, as often as it likes; what it returned, and the first value of the closure."""
         values: list[Any] = []
 
@@ -210,7 +214,7 @@ class Anytime(Wrapper):
             values.append(value)
             return value
 
-        returned = self._step_base(remembered, **self._arguments_for_base(loss, recorded))
+        returned = self._step_base(remembered)
         return returned, values[0] if values else None
 
     # -- the average -------------------------------------------------------------------------------------------------
@@ -233,6 +237,11 @@ class Anytime(Wrapper):
                 yield
             finally:
                 self._is_swapped = False
+
+    @property
+    def is_averaged(self) -> bool:
+        """Whether the averaged weights are in the model now."""
+        return self._is_swapped
 
     def averaged_state_dict(self, model: nn.Module) -> dict[str, Any]:
         """``model.state_dict()`` with the averaged weights, as a copy: the weights to keep, to publish, to serve.

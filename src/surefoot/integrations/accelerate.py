@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import Any
 
 from torch import Tensor
 
+from surefoot.averaging.anytime import Anytime
 from surefoot.unwrap import loss_aware
 
 
@@ -35,3 +37,23 @@ def backward(accelerator: Any, loss: Tensor, optimizer: Any, weight: float = 1, 
     if inner is not None:
         inner.record_loss(loss, weight)
     accelerator.backward(loss, **kwargs)
+
+
+def averaged(optimizer: Any) -> AbstractContextManager[None]:
+    """``Anytime.averaged`` of a prepared optimizer, which hides that method.
+
+    Args:
+        optimizer: the prepared optimizer (or the one inside it).
+
+    >>> import torch, surefoot, accelerate
+    >>> model = torch.nn.Linear(3, 1)
+    >>> anytime = surefoot.Anytime(torch.optim.AdamW(model.parameters()))
+    >>> optimizer = accelerate.Accelerator(cpu=True).prepare(anytime)
+    >>> with averaged(optimizer):
+    ...     print(anytime.is_averaged)
+    True
+    """
+    inner = loss_aware(optimizer)
+    if not isinstance(inner, Anytime):
+        raise TypeError(f"averaged needs a surefoot.Anytime, prepared or not, but got {type(optimizer).__name__}")
+    return inner.averaged()

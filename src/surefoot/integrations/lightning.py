@@ -6,12 +6,14 @@ accumulation and for a precision plugin with a GradScaler.
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from surefoot._extras import require
+from surefoot.averaging.anytime import Anytime
 from surefoot.integrations.tracking import PREFIX, Sink, lazy_metrics
 from surefoot.unwrap import loss_aware
 
@@ -72,3 +74,70 @@ class LogConfidence(Callback):
         if trainer.is_global_zero and step // self.every_n_steps > self._written // self.every_n_steps:
             self._written = step
             self.sink.log(trainer.optimizers, step)
+
+
+class AnytimeWeights(Callback):
+    """Validate, save and hand over the averaged weights of `surefoot.Anytime`; training goes on with its own.
+
+    The average is in the model during validation and from the end of training on. In a checkpoint ``state_dict`` is the
+    average, and ``current_model_state`` the trained weights, as Lightning's own ``WeightAveraging`` has it; resuming
+    loads the latter. Build the optimizer as ``Anytime(base, model=self)`` if the model has batch norm. With gradient
+    accumulation add `LossGathering` too.
+
+    >>> from lightning.pytorch import Trainer
+    >>> trainer = Trainer(callbacks=[AnytimeWeights()], accelerator="cpu", logger=False)
+    """
+
+    def __init__(self) -> None:
+        self._inside: Any = None
+        self._trained: dict[str, Any] | None = None
+
+    def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
+        self._trained = None
+
+    def on_validation_epoch_start(self, trainer: Any, pl_module: Any) -> None:
+        optimizer = self._optimizer(trainer)
+        if optimizer is not None and trainer.state.fn == "fit":
+            self._inside = optimizer.averaged()
+            self._inside.__enter__()
+
+    def on_validation_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        self._leave()
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        self._leave()
+
+    def _leave(self) -> None:
+        inside, self._inside = self._inside, None
+        if inside is not None:
+            inside.__exit__(None, None, None)
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        optimizer = self._optimizer(trainer)
+        if optimizer is not None:
+            averaged = optimizer.averaged_state_dict(pl_module)
+            self._trained = copy.deepcopy(pl_module.state_dict())
+            pl_module.load_state_dict(averaged)
+
+    def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
+        optimizer = self._optimizer(trainer)
+        if optimizer is None:
+            return
+        if self._inside is not None:
+            raise RuntimeError(
+                "a checkpoint was asked for during validation, where the model has the averaged weights; save it after "
+                "validation, as ModelCheckpoint does"
+            )
+        if self._trained is not None:  # after training: the model has the average
+            checkpoint["current_model_state"] = self._trained
+            return
+        checkpoint["current_model_state"] = checkpoint["state_dict"]
+        checkpoint["state_dict"] = optimizer.averaged_state_dict(pl_module)
+
+    def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
+        if trainer.state.fn == "fit" and "current_model_state" in checkpoint:
+            pl_module.load_state_dict(checkpoint["current_model_state"])
+
+    def _optimizer(self, trainer: Any) -> Anytime | None:
+        optimizers = [loss_aware(optimizer) for optimizer in trainer.optimizers]
+        return next((x for x in optimizers if isinstance(x, Anytime)), None)

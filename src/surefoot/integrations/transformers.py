@@ -6,11 +6,15 @@ Take `Trainer` from here instead of from transformers, or put `GathersLoss` befo
 from __future__ import annotations
 
 import inspect
+from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from surefoot._extras import require
+from surefoot.averaging.anytime import Anytime
 from surefoot.integrations.tracking import Sink, metrics
 from surefoot.optim.loss_aware import LossAware
 from surefoot.unwrap import loss_aware
@@ -30,7 +34,56 @@ class _FreshStep(TrainerCallback):
             inner.forget_losses()
 
 
-class GathersLoss:
+#: The trained weights in the folder of a checkpoint, whose model file has the averaged ones.
+TRAINED_WEIGHTS = "trained_weights.pt"
+
+
+class UsesAverage:
+    """The part of the mixin for `surefoot.Anytime`: evaluation and saved models use the average, training goes on.
+
+    A checkpoint has the averaged model, as ``from_pretrained`` reads it, and the trained weights in a file of their
+    own, from which ``resume_from_checkpoint`` goes on.
+    """
+
+    optimizer: Any
+    #: The best model was loaded at the end of training: it is an average already.
+    _has_loaded_best = False
+
+    def _averaged(self) -> Any:
+        inner = loss_aware(self.optimizer)
+        swaps = isinstance(inner, Anytime) and not inner.is_averaged and not self._has_loaded_best
+        return inner.averaged() if swaps else nullcontext()  # type: ignore[union-attr]
+
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        self._has_loaded_best = False
+        return super().train(*args, **kwargs)  # type: ignore[misc]
+
+    def evaluation_loop(self, *args: Any, **kwargs: Any) -> Any:
+        with self._averaged():
+            return super().evaluation_loop(*args, **kwargs)  # type: ignore[misc]
+
+    def save_model(self, *args: Any, **kwargs: Any) -> None:
+        with self._averaged():
+            super().save_model(*args, **kwargs)  # type: ignore[misc]
+
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        super()._save_optimizer_and_scheduler(output_dir)  # type: ignore[misc]
+        if isinstance(loss_aware(self.optimizer), Anytime) and self.args.should_save:  # type: ignore[attr-defined]
+            torch.save(self.model.state_dict(), Path(output_dir) / TRAINED_WEIGHTS)  # type: ignore[attr-defined]
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        super()._load_from_checkpoint(resume_from_checkpoint, model)  # type: ignore[misc]
+        path = Path(resume_from_checkpoint) / TRAINED_WEIGHTS
+        if path.is_file():
+            model = self.model if model is None else model  # type: ignore[attr-defined]
+            model.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
+
+    def _load_best_model(self) -> None:
+        super()._load_best_model()  # type: ignore[misc]
+        self._has_loaded_best = True
+
+
+class GathersLoss(UsesAverage):
     """Mixin for any ``transformers.Trainer``: gathers the losses of a step, adds `confidence()` to the training logs.
 
     The Trainer sums what ``training_step`` returns over the micro-batches of a step (each is already divided by their
