@@ -109,7 +109,7 @@ def test_update_bn_recomputes_for_the_averaged_weights_alone() -> None:
         optimizer.update_bn([])
 
 
-def test_a_model_with_batch_norm_that_did_neither_is_told_once() -> None:
+def test_a_model_with_batch_norm_that_did_neither_gets_one_warning() -> None:
     model = make_model()
     optimizer = build(model, give_model=False)
     train(model, optimizer, 2)
