@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import pytest
@@ -146,3 +147,42 @@ def test_tuning_runs_are_not_results_and_settings_are_not_mixed(run):
         ("digits-mlp batch=128", "Adam lr=0.1", 2),
         ("digits-mlp batch=16", "Adam", 2),
     ]
+
+
+def test_seconds_are_compared_in_pairs(run):
+    def timed(label, seed, seconds, **options):
+        made = run(label, seed, **options)
+        return dataclasses.replace(made, epochs=[{**record, "seconds": seconds} for record in made.epochs])
+
+    luck = [0.5, 2.0, 1.0, 0.7, 4.0, 1.5, 3.0]  # a machine that is now fast and now slow
+    runs = [timed("Adam", seed, slow) for seed, slow in enumerate(luck)]
+    runs += [timed("AdamS", seed, 1.1 * slow) for seed, slow in enumerate(luck)]
+    runs += [timed("SGD", seed, 0.5 * slow, jobs=2) for seed, slow in enumerate(luck)]
+    runs += [timed("AdamCB", seed, slow, epochs=10) for seed, slow in enumerate(luck[:3])]
+    adam, adams, sgd, short = summarise(runs, metrics=["valid_loss"]).comparisons
+    assert (adam.time, sgd.time) == (None, None)  # nothing to compare; other runs beside it
+    assert (adams.time.n, adams.time.ratio) == (7, pytest.approx(1.1))
+    assert adams.time.low == pytest.approx(1.1)
+    assert (short.time.ratio, short.time.low, short.time.high) == (pytest.approx(1.0), 0.0, math.inf)
+    assert adams.record()["step_time_ratio"] == pytest.approx(1.1)
+    text = to_markdown(summarise(runs))
+    assert text.count("Seconds per step, in pairs, over those of Adam: AdamS 1.1 (1.1 to 1.1).\n") == 1
+
+
+def test_a_margin_is_for_the_leading_metric_a_share_for_all(paired_runs):
+    runs = paired_runs({"Adam": 0.0, "AdamS": -0.0001}, noise=0.0005)
+    plain, margin = summarise(runs), summarise(runs, margin=0.01)
+    assert {row.verdict.outcome for row in plain.comparisons if not row.is_baseline} == {Outcome.UNDECIDED}
+    outcomes = {row.metric: row.verdict.outcome for row in margin.comparisons if not row.is_baseline}
+    assert outcomes.pop("valid_loss") == Outcome.EQUAL
+    assert set(outcomes.values()) == {Outcome.UNDECIDED}
+    shares = [row for row in summarise(runs, margin="20%").comparisons if not row.is_baseline]
+    assert {row.verdict.outcome for row in shares} == {Outcome.EQUAL}
+    loss = next(row for row in shares if row.metric == "valid_loss")
+    baseline = margin.select(metric="valid_loss")[0].values.mean
+    assert loss.evidence.margin == pytest.approx(0.2 * baseline)
+    assert loss.record()["margin"] == loss.evidence.margin
+    named = summarise(runs, margin={"train_loss": 0.01}).select(metric="train_loss")[1]
+    assert named.verdict.outcome == Outcome.EQUAL
+    with pytest.raises(ValueError, match="no metric is called 'f1', so it has no margin; choose among: valid_loss"):
+        summarise(runs, margin={"f1": 0.1})

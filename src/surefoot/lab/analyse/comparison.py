@@ -57,6 +57,19 @@ class TimeToTarget:
     median: TrainingTime | None = None
 
 
+@dataclass(frozen=True)
+class TimeRatio:
+    """The seconds of a step over those of the baseline on the same seed: the geometric mean over pairs.
+
+    Its 95% interval is valid whenever one looks; it is unbounded with fewer than six pairs.
+    """
+
+    n: int
+    ratio: float
+    low: float
+    high: float
+
+
 #: What may be given as a margin: a number for the leading metric, "1%" for every metric, or one of them per metric.
 MarginOption = float | str | Mapping[str, float | str] | None
 
@@ -112,6 +125,7 @@ class Comparison:
         family: the number of comparisons that share the adjustment.
         verdict: what may be said.
         target: the time to the target value, if there is one.
+        time: how long a step takes compared with the baseline; None if runs shared the machine.
         epoch: where runs are of different length, the last epoch that all runs of both sides reached. Values and
             differences are taken there; the time to the target is not affected.
     """
@@ -130,6 +144,7 @@ class Comparison:
     family: int = 0
     verdict: Verdict = BASELINE
     target: TimeToTarget | None = None
+    time: TimeRatio | None = None
     epoch: int | None = None
 
     @property
@@ -187,6 +202,9 @@ class Comparison:
             "steps_to_target": steps,
             "epochs_to_target": epochs,
             "seconds_to_target": seconds,
+            "step_time_ratio": self.time and self.time.ratio,
+            "step_time_low": self.time and self.time.low,
+            "step_time_high": self.time and self.time.high,
             "epoch": self.epoch,
         }
 
@@ -319,6 +337,7 @@ def _compare(
                 paired=None if is_baseline else paired(differences),
                 evidence=None if is_baseline else Evidence(tuple(differences), tuple(margins)),
                 target=None if target is None else _median_time(contestant, metric, target, higher),
+                time=None if is_baseline else _time_ratio(contestant, group.baseline),
                 epoch=common,
             )
         )
@@ -393,6 +412,29 @@ def _count(contestant: ContestantRuns, epoch: int | None) -> RunCounts:
     """How the runs ended; with an epoch, only divergences until then count."""
     diverged = [run for run in contestant.diverged if epoch is None or last_epoch(run.epochs) <= epoch]
     return RunCounts(len(contestant.runs), len(diverged), len(contestant.unfinished), len(contestant.failed))
+
+
+def _time_ratio(contestant: ContestantRuns, baseline: ContestantRuns) -> TimeRatio | None:
+    """The seconds per step in pairs, of runs that had the machine for themselves."""
+    times, others = _seconds_per_step(contestant), _seconds_per_step(baseline)
+    ratios = [math.log(times[seed] / others[seed]) for seed in sorted(times.keys() & others.keys())]
+    if not ratios:
+        return None
+    middle, ends = mean_std(ratios).mean, Evidence(tuple(ratios)).interval
+    low, high = (math.exp(end) if math.isfinite(end) else max(0.0, end) for end in ends)
+    return TimeRatio(len(ratios), math.exp(middle), low, high)
+
+
+def _seconds_per_step(contestant: ContestantRuns) -> dict[int, float]:
+    """By seed, for runs that ended, with all of their epochs timed and no other run beside them."""
+    times = {}
+    for run in contestant.runs:
+        seconds = [record.get("seconds") or 0.0 for record in run.epochs]
+        alone = all((record.get("jobs") or 1) == 1 for record in run.epochs)
+        steps = run.epochs[-1].get("step") if run.state == "done" and run.epochs else None
+        if alone and steps and all(seconds):
+            times[run.seed] = sum(seconds) / steps
+    return times
 
 
 def _median_time(contestant: ContestantRuns, metric: str, target: float, higher: bool) -> TimeToTarget:

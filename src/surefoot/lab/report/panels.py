@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+from surefoot.lab.analyse.across_tasks import AcrossTasks
 from surefoot.lab.analyse.comparison import Comparison, time_to_target
 from surefoot.lab.analyse.groups import ContestantRuns, TaskGroup, higher_is_better, sweeps
 from surefoot.lab.analyse.stats import mean_std
@@ -77,6 +78,23 @@ def _level(contestant: ContestantRuns, metric: str, values: list[float], series:
     text = f"{contestant.label}\n{plus_minus(final.mean, final.std)} (n={final.n})"
     ends = [values[0], values[-1]]
     return [Line(f"{contestant.label} (baseline)", ends, [final.mean] * 2, series[contestant.label], text=[text] * 2)]
+
+
+def profiles_panel(together: AcrossTasks, series: dict[str, int]) -> Panel:
+    """Performance profiles: the share of runs above each score."""
+    lines = [
+        Line(profile.label, profile.thresholds, profile.shares, series[profile.label], profile.band)
+        for profile in together.profiles
+    ]
+    return Panel(
+        "Performance profiles",
+        lines,
+        Axis("score", span=(0.0, 1.0)),
+        Axis("share of runs above it", from_zero=True, largest=1.0),
+        "0 is the worst run of a task and 1 the best; a run that diverged is above no score. Higher is better.",
+        height=360,
+        wide=True,
+    )
 
 
 def time_to_target_panel(group: TaskGroup, rows: list[Comparison], series: dict[str, int]) -> Panel | None:

@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from surefoot.lab.analyse.across_tasks import across_tasks
 from surefoot.lab.analyse.audit import Finding
 from surefoot.lab.analyse.comparison import Comparison, Summary
 from surefoot.lab.analyse.groups import TaskGroup, higher_is_better
-from surefoot.lab.analyse.verdicts import count, number, span
+from surefoot.lab.analyse.verdicts import count, number, span, with_interval
 from surefoot.lab.report.context import (
     Commands,
     Content,
@@ -26,8 +27,8 @@ from surefoot.lab.report.context import (
     Verdicts,
 )
 from surefoot.lab.report.figures import BUDGET, CurveData, CurvePanel, Panel, curve_data
-from surefoot.lab.report.panels import sensitivity, time_to_target_panel
-from surefoot.lab.report.tables import COLUMNS, MARKS, metric_name
+from surefoot.lab.report.panels import profiles_panel, sensitivity, time_to_target_panel
+from surefoot.lab.report.tables import COLUMNS, MARKS, metric_name, step_time
 
 if TYPE_CHECKING:
     from surefoot.lab.store import Run
@@ -63,6 +64,7 @@ def report_sections(
     sections = [
         _in_short(summary, findings, series),
         _results(summary, series),
+        _across_tasks(summary, series),
         _learning_curves(summary, data, series),
         _inside_optimizers(groups, data, series),
         _sensitivity(summary, series),
@@ -253,6 +255,32 @@ def _intervals(rows: Sequence[Comparison]) -> list[Interval]:
     ]
 
 
+def _across_tasks(summary: Summary, series: dict[str, int]) -> Section:
+    """What several tasks say together, on the leading metric; empty for a single task."""
+    together = across_tasks(summary.groups, summary.metrics[0]) if summary.metrics else None
+    if together is None:
+        return Section("Across tasks")
+    rows = [
+        TableRow([row.label, with_interval(row.probability, row.low, row.high)], series[row.label])
+        for row in together.improvements
+    ]
+    baseline = together.profiles[0].label
+    table = Table(
+        ["optimizer", f"probability of improvement on {baseline} (95%)"],
+        rows,
+        f"{metric_name(summary.metrics[0]).capitalize()}, {count(together.tasks, 'task')}",
+        "the probability that a run is better than one of the baseline, on a task drawn at random",
+        whole=len(rows) <= _WHOLE,
+    )
+    return Section(
+        "Across tasks",
+        "Contestants that ran on every task. Intervals and bands are those of a bootstrap over the runs of each task, "
+        "and valid for one look.",
+        [table],
+        [profiles_panel(together, series)],
+    )
+
+
 def _learning_curves(summary: Summary, data: Sequence[CurveData], series: dict[str, int]) -> Section:
     stride = max(block.stride for block in data)
     note = f" To keep this file small, curves show every {stride}th epoch." if stride > 1 else ""
@@ -333,15 +361,20 @@ def _time_to_target(summary: Summary, series: dict[str, int]) -> Section:
 def _target_content(group: TaskGroup, rows: Sequence[Comparison], series: dict[str, int]) -> list[Content]:
     parallel = any((record.get("jobs") or 1) > 1 for run in group.runs for record in run.epochs)
     table_rows = []
+    timed = any(row.time for row in rows)
     for row in rows:
         steps, epochs, seconds = (row.target and row.target.median) or (None, None, None)
         times = [number(epochs, 6), number(steps, 7), number(seconds, 3)]
         reached = row.target.reached if row.target else 0
-        table_rows.append(TableRow([row.label, *times, f"{reached} of {row.counts.ended} runs"], series[row.label]))
+        cells = [row.label, *times, f"{reached} of {row.counts.ended} runs", *([step_time(row)] if timed else [])]
+        table_rows.append(TableRow(cells, series[row.label]))
     first = rows[0]
     target = number(first.target.value if first.target else None)
     table = Table(
-        ["optimizer", "epochs", "steps", "seconds" + (" *" if parallel else ""), "reached by"],
+        [
+            *("optimizer", "epochs", "steps", "seconds" + (" *" if parallel else ""), "reached by"),
+            *(["seconds per step / baseline's, paired (95%)"] if timed else []),
+        ],
         table_rows,
         f"Median training until {metric_name(first.metric)} {'≥' if first.higher_is_better else '≤'} {target}",
         "∞: half of the runs or more never got there",

@@ -123,6 +123,17 @@ def time_to_target(row: Comparison) -> str:
     return text if reached == ended else f"{text} ({reached} of {ended})"
 
 
+def step_time(row: Comparison) -> str:
+    """The seconds of a step over those of the baseline, in pairs, with the 95% interval."""
+    return "" if row.time is None else with_interval(row.time.ratio, row.time.low, row.time.high)
+
+
+def step_times(rows: Sequence[Comparison]) -> str:
+    """The same for a whole table, as a sentence of those that have an interval; empty if none has."""
+    times = [f"{row.label} {step_time(row)}" for row in rows if row.time and math.isfinite(row.time.high)]
+    return f"Seconds per step, in pairs, over those of {rows[0].baseline}: {', '.join(times)}." if times else ""
+
+
 def diverged(row: Comparison) -> str:
     """How many of the runs diverged."""
     return f"{row.counts.diverged} of {row.counts.runs}" if row.counts.diverged else "0"
@@ -165,6 +176,8 @@ class Tables(Summary):
         for rows in self.tables():
             yield Text(caption(rows[0]), style="bold")
             yield from _terminal_table(rows, options.max_width)
+            if rows[0].metric == self.metrics[0] and (times := step_times(rows)):
+                yield Text(f" {times}")
             yield Text("")
 
     def _repr_markdown_(self) -> str:
@@ -215,6 +228,8 @@ def to_markdown(summary: Summary) -> str:
         cells = [[_escape_markdown(cell(row)) for cell in COLUMNS.values()] for row in rows]
         numbers = list(COLUMNS)[1:-1]
         parts.append(f"**{_escape_markdown(caption(rows[0]))}**\n\n{markdown_table(list(COLUMNS), cells, numbers)}")
+        if rows[0].metric == summary.metrics[0] and (times := step_times(rows)):
+            parts.append(_escape_markdown(times) + "\n")
     return "\n".join(parts)
 
 
