@@ -476,6 +476,11 @@ def test_seeds_are_added_until_decided_and_end_for_those_that_are(tiny_task: Mak
     assert "--until-decided --max-seeds 10" in command
     again = compare(tiny_task(), asked, **options, jobs=2)  # the same decisions from the recorded runs
     assert numbers(again) == numbers(results)
+    displays: list[Progress] = []
+    compare(
+        tiny_task(), asked, **(options | {"progress": lambda jobs: displays.append(Progress(jobs)) or displays[-1]})
+    )
+    assert len(displays) == 1  # not one for every seed that is there already
     wide = compare(tiny_task(), asked, **options, margin={"valid_loss": 5.0})
     outcomes = {row.label: row.verdict.outcome for row in wide.table(metrics=["valid_loss"]).comparisons}
     assert outcomes["Jitter"] == "equal"

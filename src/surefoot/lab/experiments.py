@@ -103,7 +103,7 @@ def compare(
                 contestant = setup.contestants[position]
                 config = setup.config(contestant, seed, epochs, purpose=purpose, position=position, command=command)
                 batch.append(setup.job(len(batch), config, contestant))
-        failures |= {len(jobs) + index: message for index, message in compute(setup, batch).items()}
+        failures |= {len(jobs) + index: message for index, message in compute(setup, batch, show_done=not jobs).items()}
         jobs += [replace(job, index=len(jobs) + job.index) for job in batch]
         undecided = _undecided(recorded_runs(jobs, failures, epochs), margin) if until_decided else []
         positions = [0, *undecided]
@@ -400,8 +400,14 @@ def make_pool(options: RunOptions) -> MakePool:
     return partial(Processes, jobs=options.jobs, threads=options.threads) if options.jobs > 1 else InProcess
 
 
-def compute(setup: Setup, jobs: Sequence[RunJob]) -> dict[int, str]:
-    """Compute the runs that are not done yet; returns what went wrong, by index of the job."""
+def compute(setup: Setup, jobs: Sequence[RunJob], *, show_done: bool = True) -> dict[int, str]:
+    """Compute the runs that are not done yet; returns what went wrong, by index of the job.
+
+    Args:
+        show_done: Show progress also if all runs were there already.
+    """
+    if not show_done and all(_recorded_outcome(job) == Outcome("done") for job in jobs):
+        return {}
     show, pool_maker = setup.options.progress, make_pool(setup.options)
     display = make_progress(jobs, show=show) if isinstance(show, bool) else show(jobs)
     with display:

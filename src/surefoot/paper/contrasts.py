@@ -2,8 +2,9 @@
 
 A contrast is a sum of results after an epoch, such as `AdamS - Adam`, taken seed by seed. The same contrast of the
 published means stands beside it; one that does not have the claimed sign or size in the paper's own tables is shown,
-and does not count. A contrast is decided by the lab's rule (Holm over the contrasts of a claim, and an exact paired
-test that agrees). Fewer than six seeds can never pass it: they lean, at most.
+and does not count. The number of seeds was fixed in advance, so a contrast is decided by the tests for one look
+(Holm over the contrasts of a claim, and an exact paired test that agrees). Fewer than six seeds can never pass them:
+they lean, at most.
 """
 
 from __future__ import annotations

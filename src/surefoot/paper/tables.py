@@ -307,7 +307,7 @@ def _best_rate(rates: Mapping[float, Sequence[Run]], length: int) -> float | Non
 
 
 def answers(runs: RunsByName, pairs: Sequence[tuple[str, str]], metric: str, epoch: int) -> list[str]:
-    """What the lab's rule says of each pair of contestants."""
+    """What each pair of contestants amounts to, by the tests for a number of seeds that was fixed in advance."""
     results = [paired(_differences(runs[name], runs[other], metric, epoch)) for name, other in pairs]
     p_values = [result.p_t for result in results]
     sentences = []

@@ -197,9 +197,9 @@ def _results(summary: Summary, series: dict[str, int]) -> Section:
     lead = (
         "Mean ± standard deviation over seeds, and the difference from the baseline on the same seeds with its "
         "95% interval, which holds whenever one looks: seeds may be added at any time. A claim needs an e-value of 20, "
-        f"adjusted by Holm's method for {count(family, 'comparison')} per metric. The last column holds for one look "
-        "at a number of seeds that was fixed in advance: Student's interval, the p-value of the t-test (Holm) and the "
-        "exact one, which flips signs and assumes nothing of normality."
+        f"adjusted by Holm's method for {count(family, 'comparison')} per metric. What is valid for one look "
+        "holds if the number of seeds was fixed in advance: Student's interval, the p-value of the t-test (Holm) and "
+        "the exact one, which flips signs and assumes nothing of normality."
     )
     sections = []
     for group in summary.groups:
