@@ -307,6 +307,69 @@ def gradients_that_are_still_to_be_summed_arrive_whole(rank: int, folder: Path) 
         torch.testing.assert_close(p.full_tensor(), q.detach())
 
 
+# -- averages --------------------------------------------------------------------------------------------------------
+
+
+def anytime(params: Any) -> Any:
+    return surefoot.Anytime(torch.optim.AdamW(params, lr=0.01), every=3)
+
+
+def root_sharded_model(dtype: torch.dtype = torch.float32) -> nn.Module:
+    """One group at the root, which stays gathered after a forward pass until a backward pass."""
+    return fully_shard(make_model(dtype), mesh=init_device_mesh("cpu", (WORLD,)))
+
+
+def output(model: nn.Module) -> Tensor:
+    with torch.no_grad():
+        return model(batch(99, 0, dtype=torch.float64)[0])
+
+
+@check
+def averages_of_shards_are_those_of_the_single_process(rank: int, folder: Path) -> None:
+    """Also what the model computes with them, and with the trained weights after them."""
+    makers = (sharded_model, root_sharded_model, lambda dtype: DistributedDataParallel(make_model(dtype)))
+    for make in makers:
+        model, alone = make(torch.float64), make_model(torch.float64)
+        optimizer, single = anytime(model.parameters()), anytime(alone.parameters())
+        single.process_group = False
+        for start in (0, 5):
+            take_steps(model, optimizer, range(start, start + 5), rank)
+            take_steps(alone, single, range(start, start + 5), None)
+            output(model)  # an evaluation before it, whose gathered weights must not be used again
+            with optimizer.averaged(), single.averaged():
+                torch.testing.assert_close(output(model), output(alone))
+                averaged = output(alone)
+            torch.testing.assert_close(output(model), output(alone))
+            assert not torch.allclose(averaged, output(alone))
+        saved, expected = optimizer.averaged_state_dict(model), single.averaged_state_dict(alone)
+        for value, same in zip(saved.values(), expected.values(), strict=True):
+            torch.testing.assert_close(value.full_tensor() if hasattr(value, "full_tensor") else value, same)
+        assert_same_on_all_ranks(optimizer.state_dict()["param_groups"][0]["average_numbers"])
+
+
+@check
+def a_distributed_checkpoint_has_the_average(rank: int, folder: Path) -> None:
+    for layout in LAYOUTS:
+        model = sharded_model()
+        optimizer = anytime(model.parameters())
+        take_steps(model, optimizer, BEFORE, rank)
+        path = folder / f"anytime-{layout}"
+        dcp.save(checkpoint_of(model, optimizer, layout), checkpoint_id=path)
+        take_steps(model, optimizer, AFTER, rank)
+        again = sharded_model()
+        with torch.no_grad():
+            for p in again.parameters():
+                p.zero_()
+        resumed = anytime(again.parameters())
+        load_checkpoint(again, resumed, layout, path)
+        take_steps(again, resumed, AFTER, rank)
+        first, second = optimizer.averaged_state_dict(model), resumed.averaged_state_dict(again)
+        for name in first:
+            assert torch.equal(first[name].full_tensor(), second[name].full_tensor()), (layout, name)
+        numbers = [x.state_dict()["param_groups"][0]["average_numbers"] for x in (optimizer, resumed)]
+        assert torch.equal(*numbers), layout
+
+
 # -- distributed checkpoints ---------------------------------------------------------------------------------------
 
 LAYOUTS = {"nested": StateDictOptions(), "flat": StateDictOptions(flatten_optimizer_state_dict=True)}

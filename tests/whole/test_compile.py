@@ -13,7 +13,7 @@ from torch import Tensor
 from torch._dynamo.utils import counters
 from torch.nn import Parameter
 
-from surefoot import LossAware
+from surefoot import Anytime, LossAware
 from surefoot.optim.named import OPTIMIZERS
 
 LOSSES = [2.0, 1.0, float("nan"), 3.0, 0.5, 0.7, 1.1]
@@ -124,3 +124,20 @@ def test_a_changing_tensor_learning_rate_compiles_once() -> None:
         moved.append((before - p.detach())[0].item())
     assert moved == pytest.approx([0.1 / (t + 1) for t in range(6)], rel=1e-5)
     assert counters["stats"]["unique_graphs"] <= 2
+
+
+def test_an_average_beside_a_compiled_step() -> None:
+    def make() -> tuple[Parameter, Anytime]:
+        p = Parameter(torch.full((2, 3), 0.5))
+        return p, Anytime(torch.optim.AdamW([p], lr=0.01), every=2)
+
+    (p, optimizer), (q, eager) = make(), make()
+    step = torch.compile(optimizer.step, backend="aot_eager")
+    for t, loss in enumerate(LOSSES):
+        set_gradients([p], t)
+        set_gradients([q], t)
+        step(loss=torch.tensor(loss))
+        eager.step(loss=torch.tensor(loss))
+        torch.testing.assert_close(p, q)
+        with optimizer.averaged(), eager.averaged():
+            torch.testing.assert_close(p, q)

@@ -19,7 +19,7 @@ from surefoot.averaging.buffers import (
     has_batch_norm,
 )
 from surefoot.averaging.memory import AverageState, LossDriven
-from surefoot.averaging.weights import WeightAverage, are_finite, check_every, pack, started, swapped, unpack
+from surefoot.averaging.weights import WeightAverage, are_finite, check_every, pack, reshard, started, swapped, unpack
 from surefoot.losses import RecordedLosses, TakesLoss, maximizes
 from surefoot.meter import is_sound
 from surefoot.optim import checkpoint
@@ -283,6 +283,7 @@ class Anytime(Wrapper):
 
     def _check_model(self, model: nn.Module) -> None:
         """Refuse a model of other tensors: they are matched as objects."""
+        reshard(self._params())  # or the model would have gathered parameters, which are others
         ours = set(map(id, self._params()))
         if not any(id(p) in ours for p in model.parameters()):
             raise ValueError(

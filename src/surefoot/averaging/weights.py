@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -77,18 +78,24 @@ class WeightAverage:
         self.state = observed if left_out is None else _choose(accepted, observed, left_out)
 
     def commit(self, sound: bool | Tensor = True) -> Number:
-        """Let the tensors as they are now enter the average, if they are ``sound``; return their share in it."""
+        """Let the tensors as they are now enter the average, if they are ``sound``; return their share in it.
+
+        If they are not, this update is left out, on the host as on a device, where nobody can try again at once.
+        """
+        self.pending = 0
+        left_out = self.state._replace(pending=self.state.pending * 0)
         if sound is False:
-            return 0.0  # and try again at the next step
+            self.state = left_out
+            return 0.0
         self.prepare()
         share, after = self.state.with_update(self.memory, self.every, _exp(self.state))
         if isinstance(sound, Tensor):
             share = scalar_on(sound.device, share)
             share = torch.where(sound, share, torch.zeros_like(share))
-            after = _choose(sound, after, self.state)
+            after = _choose(sound, after, left_out)
         pairs = [(self.averages[x], x) for x in self.tensors if x in self.averages]
         move([average for average, _ in pairs], [x for _, x in pairs], share, sound)
-        self.state, self.pending = after, 0
+        self.state = after
         return share
 
     def prepare(self) -> None:
@@ -235,17 +242,35 @@ def averaged_now(average: Tensor, x: Tensor, share: Number) -> Tensor:
 @contextmanager
 def swapped(pairs: Iterable[tuple[Tensor, Tensor]]) -> Iterator[None]:
     """Put other values into tensors, in place, and the former ones back whatever happens inside."""
+    pairs = list(pairs)
     with torch.no_grad():
         former = [(_local(x), _local(x).clone(), _local(value)) for x, value in pairs]
     try:
         with torch.no_grad():
             for x, _, value in former:
                 x.copy_(value)
+        reshard(x for x, _ in pairs)
         yield
     finally:
         with torch.no_grad():
             for x, value, _ in former:
                 x.copy_(value)
+        reshard(x for x, _ in pairs)
+
+
+def reshard(tensors: Iterable[Tensor]) -> None:
+    """Let FSDP2 gather its parameters anew.
+
+    A root module keeps what it gathered for a forward pass until a backward pass, which does not come in validation. It
+    would go on with the weights from before the swap. Its modules are looked for among all objects: a parameter does
+    not know them.
+    """
+    if not any(hasattr(x, "to_local") for x in tensors):
+        return
+    from torch.distributed.fsdp import FSDPModule
+
+    for module in [x for x in gc.get_objects() if issubclass(type(x), FSDPModule)]:
+        module.reshard()
 
 
 def _local(x: Any) -> Tensor:
