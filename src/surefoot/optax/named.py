@@ -1,4 +1,4 @@
-"""Adam and Momentum with each rule: aliases that only chain."""
+"""Adam and Momentum with each rule."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
+from surefoot.optax.engines import Engine, adam_engine, guarded, momentum_engine
 from surefoot.optax.rules import RULES, Rule
 from surefoot.optax.tilt import Weighting, scale_by_tilt
-from surefoot.optax.wrappers import skip_nonfinite
 
 Options = ParamSpec("Options")
 #: As in surefoot.optim.options, which imports torch.
@@ -22,7 +22,7 @@ DECAY_OF_ADAMW = 0.01
 
 def _chain(
     tilt: optax.GradientTransformationExtraArgs,
-    engine: optax.GradientTransformation,
+    engine: Engine,
     learning_rate: Any,
     weight_decay: Any,
     decoupled: bool,
@@ -31,9 +31,7 @@ def _chain(
     # A constant 0 is left out, because decay asks for params; inject_hyperparams makes an array of it.
     decays = not (isinstance(weight_decay, (int, float)) and weight_decay == 0)
     decay = optax.add_decayed_weights(weight_decay, mask) if decays else optax.identity()
-    rate = optax.scale_by_learning_rate(learning_rate)
-    parts = (tilt, engine, decay, rate) if decoupled else (decay, tilt, engine, rate)
-    return skip_nonfinite(optax.chain(*parts))
+    return guarded(tilt, engine, decay, optax.scale_by_learning_rate(learning_rate), decoupled=decoupled)
 
 
 def _own_beta(beta: Any) -> Any:
@@ -94,7 +92,7 @@ def adam(
         )
     loss_beta = _own_beta(b1) if loss_beta is None else loss_beta
     tilt = scale_by_tilt(rule, eta, weighting=weighting, loss_beta=loss_beta, seed=seed, group=group)
-    engine = optax.scale_by_adam(b1, b2, eps, mu_dtype=mu_dtype)
+    engine = adam_engine(b1, b2, eps, mu_dtype)
     return _chain(tilt, engine, learning_rate, weight_decay, bool(decoupled_weight_decay), mask)
 
 
@@ -147,7 +145,7 @@ def momentum(
     """
     loss_beta = _own_beta(beta) if loss_beta is None else loss_beta
     tilt = scale_by_tilt(rule, eta, weighting=weighting, loss_beta=loss_beta, seed=seed, group=group)
-    engine = optax.ema(beta, accumulator_dtype=accumulator_dtype)
+    engine = momentum_engine(beta, accumulator_dtype)
     return _chain(tilt, engine, learning_rate, weight_decay, decoupled_weight_decay, mask)
 
 

@@ -72,15 +72,15 @@ def with_loss(stats: Any, value: Array, beta: Any) -> Any:
     return stats._replace(count=count, mean=mean, std=std, best=jnp.minimum(stats.best, mean))
 
 
-def _weighted(gradient: Array, weight: Array) -> Array:
+def weighted(gradient: Array, weight: Array) -> Array:
     """The weighted gradient, no larger than its dtype can hold and Adam can square: an infinite moment never decays."""
-    weighted = gradient * weight
+    product = gradient * weight
     most = min(MAX_LOSS, float(jnp.finfo(gradient.dtype).max))
-    if jnp.iscomplexobj(weighted):
-        bounded = jax.lax.complex(jnp.clip(weighted.real, -most, most), jnp.clip(weighted.imag, -most, most))
+    if jnp.iscomplexobj(product):
+        bounded = jax.lax.complex(jnp.clip(product.real, -most, most), jnp.clip(product.imag, -most, most))
     else:
-        bounded = jnp.clip(weighted, -most, most)
-    return jnp.where(jnp.isfinite(gradient), bounded, weighted)  # one that was not finite before is not hidden
+        bounded = jnp.clip(product, -most, most)
+    return jnp.where(jnp.isfinite(gradient), bounded, product)  # one that was not finite before is not hidden
 
 
 def scale_by_tilt(
@@ -161,7 +161,7 @@ def scale_by_tilt(
         stats = with_loss(state, value, loss_beta)._replace(z=z, tilt=tilt, weight=weight)
         stats = jax.tree.map(lambda new, old: jnp.where(accepted, new, old).astype(old.dtype), stats, state)
         stats = stats._replace(taken=usable)
-        updates = jax.tree.map(lambda g: jnp.where(usable, _weighted(g, weight), 0).astype(g.dtype), updates)
+        updates = jax.tree.map(lambda g: jnp.where(usable, weighted(g, weight), 0).astype(g.dtype), updates)
         return updates, stats
 
     return optax.GradientTransformationExtraArgs(init, update)

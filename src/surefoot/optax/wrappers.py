@@ -45,9 +45,7 @@ def skip_nonfinite(inner: optax.GradientTransformation) -> optax.GradientTransfo
         **more: Any,
     ) -> tuple[optax.Updates, SkipState]:
         value = scalar(value, float)
-        sound = jnp.isfinite(value)
-        for gradient in jax.tree.leaves(updates):
-            sound &= jnp.isfinite(gradient).all()
+        sound = jnp.isfinite(value) & all_finite(updates)
         # What is not finite stays outside, so that no derivative meets it.
         updates = jax.tree.map(lambda g: jnp.where(sound, g, jnp.zeros_like(g)), updates)
         value = jnp.where(sound, value, 0.0)
@@ -66,6 +64,22 @@ def skip_nonfinite(inner: optax.GradientTransformation) -> optax.GradientTransfo
         return updates, SkipState(state.skipped + ~taken, after)
 
     return optax.GradientTransformationExtraArgs(init, update)
+
+
+def all_finite(gradients: optax.Updates) -> Array:
+    """Whether all gradients are finite, and their squares too, which is what Adam needs.
+
+    By the sum of squares, one dot product for each array: XLA compiles it to a read at the speed of the memory, while a
+    reduction of ``isfinite`` takes three times as long on a CPU.
+    """
+    squares = [
+        jnp.vdot(g, g, preferred_element_type=_at_least_single(g.dtype)).real for g in jax.tree.leaves(gradients)
+    ]
+    return jnp.isfinite(sum(squares, jnp.zeros(())))
+
+
+def _at_least_single(dtype: Any) -> Any:
+    return jnp.promote_types(dtype, jnp.float32)
 
 
 def _is_tilt(node: Any) -> bool:

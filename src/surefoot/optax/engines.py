@@ -1,0 +1,118 @@
+"""Adam and Momentum that skip a step by themselves, and the guard around them.
+
+``skip_nonfinite`` chooses between the state before and after a step. The compiler then needs both at once: it computes
+the moments twice, and copies buffers that were donated. Here each moment makes that choice where it is computed, and
+the step goes on from what was chosen. So a step reads and writes what ``optax.adam`` does, and reads the gradients once
+more to see whether they are finite.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax import Array
+
+from surefoot.optax.tilt import scalar, weighted
+from surefoot.optax.wrappers import SkipState, all_finite
+
+
+class Engine(NamedTuple):
+    """From weighted gradients to a direction: ``update(gradients, state, taken)`` leaves the state if not ``taken``."""
+
+    init: Callable[[optax.Params], Any]
+    update: Callable[[optax.Updates, Any, Array], tuple[optax.Updates, Any]]
+
+
+def _moment(decay: Any, newest: Array, moment: Array, taken: Array) -> Array:
+    return jnp.where(taken, (1 - decay) * newest + decay * moment, moment)
+
+
+def _square(gradient: Array) -> Array:
+    return gradient**2 if jnp.isrealobj(gradient) else gradient.real**2 + gradient.imag**2
+
+
+def _cast_like(tree: Any, other: Any) -> Any:
+    return jax.tree.map(lambda x, y: x.astype(y.dtype), tree, other)
+
+
+def adam_engine(b1: Any, b2: Any, eps: Any, mu_dtype: Any) -> Engine:
+    """What ``optax.scale_by_adam`` computes, bit for bit."""
+
+    def update(gradients: optax.Updates, state: Any, taken: Array) -> tuple[optax.Updates, Any]:
+        mu = jax.tree.map(lambda g, m: _moment(b1, g, m, taken), gradients, state.mu)
+        nu = jax.tree.map(lambda g, v: _moment(b2, _square(g), v, taken), gradients, state.nu)
+        count = optax.safe_increment(state.count)
+        mu_hat, nu_hat = optax.tree.bias_correction(mu, b1, count), optax.tree.bias_correction(nu, b2, count)
+        direction = jax.tree.map(lambda m, v: m / (jnp.sqrt(v) + eps), mu_hat, nu_hat)
+        kept = {"mu": _cast_like(mu, state.mu), "nu": _cast_like(nu, state.nu)}
+        return direction, optax.ScaleByAdamState(count=jnp.where(taken, count, state.count), **kept)
+
+    return Engine(optax.scale_by_adam(b1, b2, eps, mu_dtype=mu_dtype).init, update)
+
+
+def momentum_engine(beta: Any, accumulator_dtype: Any) -> Engine:
+    """What ``optax.ema`` computes, bit for bit."""
+
+    def update(gradients: optax.Updates, state: Any, taken: Array) -> tuple[optax.Updates, Any]:
+        ema = jax.tree.map(lambda g, m: _moment(beta, g, m, taken), gradients, state.ema)
+        count = optax.safe_increment(state.count)
+        return optax.tree.bias_correction(ema, beta, count), optax.EmaState(
+            jnp.where(taken, count, state.count), _cast_like(ema, state.ema)
+        )
+
+    return Engine(optax.ema(beta, accumulator_dtype=accumulator_dtype).init, update)
+
+
+def guarded(
+    tilt: optax.GradientTransformationExtraArgs,
+    engine: Engine,
+    decay: optax.GradientTransformation,
+    rate: optax.GradientTransformation,
+    *,
+    decoupled: bool,
+) -> optax.GradientTransformationExtraArgs:
+    """``skip_nonfinite(chain(decay, tilt, engine, rate))``, or with the decay last but one; the state is the same."""
+
+    def init(params: optax.Params) -> SkipState:
+        parts = (tilt, engine, decay, rate) if decoupled else (decay, tilt, engine, rate)
+        return SkipState(jnp.zeros((), jnp.int32), tuple(part.init(params) for part in parts))
+
+    def update(
+        updates: optax.Updates,
+        state: SkipState,
+        params: optax.Params | None = None,
+        *,
+        value: Any = None,
+        **_: Any,
+    ) -> tuple[optax.Updates, SkipState]:
+        before = state.inner_state
+        stats, moments, decaying, rating = before if decoupled else (*before[1:3], before[0], before[3])
+        value = scalar(value, float)
+        sound = jnp.isfinite(value) & all_finite(updates)
+        # What is not finite stays outside, so that no derivative meets it.
+        updates = jax.tree.map(lambda g: jnp.where(sound, g, jnp.zeros_like(g)), updates)
+        # The multiplier is what the tilt makes of a gradient of 1.
+        multiplier, tilted = tilt.update(jnp.ones((), stats.mean.dtype), stats, value=jnp.where(sound, value, 0.0))
+        taken = sound & tilted.taken
+
+        def kept(new: Any, old: Any, condition: Array) -> Any:
+            return jax.tree.map(lambda a, b: jnp.where(condition, a, b), new, old)
+
+        if not decoupled:
+            updates, decayed = decay.update(updates, decaying, params)
+        updates = jax.tree.map(lambda g: weighted(g, multiplier).astype(g.dtype), updates)
+        updates, moved = engine.update(updates, moments, taken)
+        if decoupled:
+            updates, decayed = decay.update(updates, decaying, params)
+        updates, rated = rate.update(updates, rating, params)
+        updates = jax.tree.map(lambda u: jnp.where(taken, u, jnp.zeros_like(u)), updates)
+        tilted = kept(tilted, stats, sound)  # a tilt knows by itself which losses of sound steps to remember
+        decayed, rated = kept(decayed, decaying, taken), kept(rated, rating, taken)
+        after = (tilted, moved, decayed, rated) if decoupled else (decayed, tilted, moved, rated)
+        return updates, SkipState(state.skipped + ~taken, after)
+
+    return optax.GradientTransformationExtraArgs(init, update)

@@ -1,0 +1,83 @@
+"""The aliases: equal to the chain that they stand for, and compiled to no more than optax.adam and one more read."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import surefoot.optax as so
+
+LOSSES = [2.0, 1.5, 2.5, math.nan, 0.3, 1.1, 3.0]
+PARAMS = {"w": jnp.linspace(-1.0, 2.0, 6).reshape(2, 3), "b": jnp.asarray([0.5, -0.25])}
+
+
+def gradients(step: int, bad: bool = False) -> Any:
+    w = jnp.cos(jnp.arange(6.0).reshape(2, 3) + step)
+    return {"w": w.at[0, 0].set(jnp.inf) if bad else w, "b": jnp.sin(jnp.arange(2.0) - step)}
+
+
+def driven(optimizer: Any) -> Any:
+    params, state = PARAMS, optimizer.init(PARAMS)
+    for step, loss in enumerate(LOSSES):
+        updates, state = optimizer.update(gradients(step, bad=step == 5), state, params, value=loss)
+        params = optax.apply_updates(params, updates)
+    return params, state
+
+
+@pytest.mark.parametrize("decoupled", [False, True])
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+@pytest.mark.parametrize("name", ["adam", "momentum"])
+def test_an_alias_is_the_chain_that_it_stands_for(name: str, decay: float, decoupled: bool) -> None:
+    rate = optax.linear_schedule(0.1, 0.01, 10)
+    engine = optax.scale_by_adam() if name == "adam" else optax.ema(0.9)
+    decaying = optax.add_decayed_weights(decay) if decay else optax.identity()
+    tilt = so.scale_by_tilt("s", 0.3, weighting="unit", seed=2)
+    parts = (tilt, engine, decaying) if decoupled else (decaying, tilt, engine)
+    chain = so.skip_nonfinite(optax.chain(*parts, optax.scale_by_learning_rate(rate)))
+    options = {"weight_decay": decay, "decoupled_weight_decay": decoupled, "weighting": "unit", "seed": 2}
+    alias = getattr(so, name)("s", rate, 0.3, **options)
+    with jax.enable_x64(True):
+        ours, theirs = driven(alias), driven(chain)
+    assert jax.tree.structure(ours) == jax.tree.structure(theirs)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7), ours, theirs)
+    assert int(so.confidence(ours[1])[0]["skipped"]) == 2
+
+
+@pytest.mark.parametrize("name", ["adam_ucb", "adamw_s", "momentum_cb"])
+def test_a_compiled_step_copies_no_moment(name: str) -> None:
+    optimizer = getattr(so, name)(1e-3)
+    params = [jnp.ones((64, 32)), jnp.ones((128, 16))]
+
+    def step(params: Any, state: Any, grads: Any, value: Any) -> Any:
+        updates, state = optimizer.update(grads, state, params, value=value)
+        return optax.apply_updates(params, updates), state
+
+    compiled = jax.jit(step, donate_argnums=(0, 1)).lower(params, optimizer.init(params), params, 1.0).compile()
+    text = compiled.as_text()
+    entry = text[text.index("ENTRY") :]
+    made = [line for line in entry.splitlines() if re.search(r"= f32\[(64,32|128,16)\]\S* (?!parameter)", line)]
+    assert not [line for line in made if " copy(" in line]
+    # The moments and the parameter of each tensor, in place; the weighted gradient is never written.
+    assert len(made) == len(params) * (2 if "momentum" in name else 3)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float16, jnp.bfloat16])
+def test_a_gradient_is_finite_if_its_squares_are(dtype: Any) -> None:
+    largest = min(float(jnp.finfo(dtype).max), 1e18)
+    optimizer = so.adam_ucb(0.1, weighting="unit")
+    state = optimizer.init(jnp.zeros(3, dtype))
+    for value, skipped in [(largest, 0), (jnp.nan, 1), (-jnp.inf, 2)]:
+        grads = jnp.asarray([1.0, value, 2.0], dtype)
+        updates, state = optimizer.update(grads, state, jnp.zeros(3, dtype), value=1.0)
+        assert jnp.isfinite(updates).all()
+        assert int(so.confidence(state)[0]["skipped"]) == skipped
+    updates, state = optimizer.update(jnp.asarray([1e30, 0.0, 0.0]), optimizer.init(jnp.zeros(3)), value=1.0)
+    assert int(so.confidence(state)[0]["skipped"]) == 1  # Adam could not hold its square
+    assert not updates.any()
