@@ -5,11 +5,14 @@ from __future__ import annotations
 import enum
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from surefoot.cli.command import Margin, plain_errors, report_file
+
+if TYPE_CHECKING:
+    from surefoot.lab.results import Results
 
 
 class Format(enum.StrEnum):
@@ -23,7 +26,10 @@ class Format(enum.StrEnum):
 
 @plain_errors()
 def report(
-    runs: Annotated[Path, typer.Argument(help="Folder that 'surefoot compare --out' wrote to.")],
+    runs: Annotated[
+        Path,
+        typer.Argument(help="Folder of 'surefoot compare --out'; or a CSV or Parquet file, or TensorBoard logs."),
+    ],
     output: Annotated[
         Path | None,
         typer.Option("-o", "--output", help="The HTML file to write; by default report.html in the folder."),
@@ -33,6 +39,15 @@ def report(
     ] = False,
     allow: Annotated[
         list[str] | None, typer.Option(metavar="CODE", help="With --check: a finding to accept; repeat it.")
+    ] = None,
+    verify: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="Compute N runs at random again and compare them bit for bit."),
+    ] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="With --verify: where the data sets are.")] = None,
+    higher_is_better: Annotated[
+        list[str] | None,
+        typer.Option(metavar="METRIC", help="A metric of a table of which more is better; repeat it."),
     ] = None,
     format: Annotated[Format | None, typer.Option(help="Print the table in this format instead.")] = None,
     margin: Margin = None,
@@ -44,21 +59,41 @@ def report(
     unknown = sorted({*(allow or ())}.difference(CODES))
     if unknown:
         raise ValueError(f"there is no finding {unknown[0]!r} to allow; take some of {', '.join(CODES)}")
-    results = replace(Results.read(runs), margin=margin)
+    read = Results.read(runs, higher_is_better=dict.fromkeys(higher_is_better or (), True))
+    results = replace(read, margin=margin)
     if not results.recorded:
         raise _no_runs(runs)
     if format is not None:
         typer.echo(results.to(format.value))
-    writes = output is not None or not (check or format)
+    writes = output is not None or not (check or format or verify)
     findings = results.check() if writes or check else []
     for finding in findings:
         typer.echo(finding)
     if check and not findings:
         typer.echo("no findings")
     if writes:
-        typer.echo(f"report: {results.report(report_file(output, runs / 'report.html'))}")
-    if check and any(finding.severity != "note" and finding.code not in (allow or ()) for finding in findings):
+        typer.echo(f"report: {results.report(report_file(output, _default_page(runs)))}")
+    same = verify is None or _verify(results, verify, data_dir)
+    if not same or (
+        check and any(finding.severity != "note" and finding.code not in (allow or ()) for finding in findings)
+    ):
         raise typer.Exit(1)
+
+
+def _default_page(runs: Path) -> Path:
+    """Where `compare` writes it, in the folder of the runs; for a table beside it."""
+    return runs / "report.html" if runs.is_dir() else runs.with_suffix(".html")
+
+
+def _verify(results: Results, number: int, data_dir: Path | None) -> bool:
+    """Compute some runs again and print how each compares with its record; False if one differs."""
+    from surefoot.lab.run.verify import verify
+
+    same = True
+    for check in verify(results.runs, number, data_dir=data_dir):
+        typer.echo(f"verify: {check.run.label}, seed {check.run.seed}: {check.sentence}")
+        same &= check.same
+    return same
 
 
 @plain_errors()

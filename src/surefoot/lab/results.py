@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ from surefoot._extras import require
 from surefoot.lab.analyse.audit import Finding, audit
 from surefoot.lab.analyse.comparison import MarginOption, Summary, summarise
 from surefoot.lab.analyse.groups import group_runs, to_frame
+from surefoot.lab.imports import import_runs, is_table
 from surefoot.lab.spec.config import Purpose
 from surefoot.lab.store import Run, StoreError, read_runs
 
@@ -39,13 +41,20 @@ class Results:
     margin: MarginOption = None
 
     @classmethod
-    def read(cls, source: Path | str) -> Results:
-        """The results under a folder that a comparison wrote to.
+    def read(cls, source: Path | str | DataFrame, *, higher_is_better: Mapping[str, bool] | None = None) -> Results:
+        """The results under a folder that a comparison wrote to, or those of a table that others made.
 
         Args:
-            source: The folder.
+            source: The folder; or a CSV or Parquet file, a pandas DataFrame, or a folder of TensorBoard logs, with a
+                row per run and epoch: task, optimizer, seed, epoch or step, and metrics.
+            higher_is_better: For each metric of a table whether larger values are better.
         """
-        recorded = read_runs(source, tuning=True)
+        is_folder = isinstance(source, str | os.PathLike) and Path(source).is_dir()
+        recorded = read_runs(source, tuning=True) if is_folder else []
+        if not is_folder or (not recorded and is_table(Path(source))):
+            recorded = import_runs(source, higher_is_better=higher_is_better)
+        elif higher_is_better:
+            raise ValueError("higher_is_better is for tables; runs of the lab record it with their task")
         runs = [run for run in recorded if run.config.purpose != Purpose.TUNING]
         return cls(runs, {str(run.folder): run.error for run in runs if run.error}, recorded)
 

@@ -88,6 +88,11 @@ class Record:
     results: Sequence[Run]
     tuning: Sequence[Run]
 
+    def settings_tried(self, contestant: ContestantRuns) -> list[Mapping[str, Any]]:
+        """The options of all trials of an optimizer."""
+        trials = [run.config.optimizer for run in self.tuning]
+        return [trial.options for trial in trials if (trial.class_path or trial.label) == contestant.class_path]
+
 
 def audit(runs: Sequence[Run], baseline: str | None = None, recorded: Sequence[Run] = ()) -> list[Finding]:
     """All findings on these runs, errors first.
@@ -146,12 +151,12 @@ def _budgets(group: TaskGroup, record: Record) -> Iterable[Finding]:
 def _tuning_budgets(group: TaskGroup, record: Record) -> Iterable[Finding]:
     if not record.tuning:
         return
-    settings: dict[str, set[str]] = {contestant.class_path: set() for contestant in group.contestants}
-    for run in record.tuning:
-        optimizer = run.config.optimizer
-        if optimizer.class_path in settings:
-            settings[optimizer.class_path].add(json.dumps(optimizer.options, sort_keys=True, default=str))
-    numbers = {path.rpartition(".")[2]: len(tried) for path, tried in settings.items()}
+    numbers = {
+        contestant.class_name: len(
+            {json.dumps(options, sort_keys=True, default=str) for options in record.settings_tried(contestant)}
+        )
+        for contestant in group.contestants
+    }
     if len(set(numbers.values())) > 1:
         listed = ", ".join(f"{name} {number}" for name, number in numbers.items())
         yield Finding("unequal-tuning", "error", f"unequal tuning, the number of settings tried was: {listed}.")
@@ -187,12 +192,7 @@ def _tuned_elsewhere(group: TaskGroup, record: Record) -> Iterable[Finding]:
     """A setting that the recorded search did not try, of an optimizer that it tuned."""
     for contestant in group.contestants:
         names = [*_tried(contestant, record)]
-        trials = [run.config.optimizer for run in record.tuning]
-        settings = {
-            tuple(trial.options.get(name) for name in names)
-            for trial in trials
-            if trial.class_path == contestant.class_path
-        }
+        settings = {tuple(options.get(name) for name in names) for options in record.settings_tried(contestant)}
         chosen = tuple(contestant.optimizer.options.get(name) for name in names)
         if names and chosen not in settings:
             used = " ".join(f"{name}={value}" for name, value in zip(names, chosen))
@@ -205,8 +205,7 @@ def _tuned_elsewhere(group: TaskGroup, record: Record) -> Iterable[Finding]:
 
 def _tried(contestant: ContestantRuns, record: Record) -> dict[str, set[float]]:
     """The numbers that tuning tried for an optimizer, by option; only options of which there are several values."""
-    trials = [run.config.optimizer for run in record.tuning]
-    options = [trial.options for trial in trials if trial.class_path == contestant.class_path]
+    options = record.settings_tried(contestant)
     names = dict.fromkeys(name for option in options for name in option)
     values = {name: {float(option[name]) for option in options if is_number(option.get(name))} for name in names}
     return {name: tried for name, tried in values.items() if len(tried) > 1}

@@ -299,7 +299,7 @@ def time_to_target(run: Run, metric: str, target: float, higher: bool) -> Traini
     """Steps, epochs and seconds of training until the target was reached; infinite if it never was."""
     seconds = 0.0
     for record in run.epochs:
-        seconds += record.get("seconds") or 0.0
+        seconds += math.nan if record.get("seconds") is None else record["seconds"]
         value = record.get(metric)
         if value is None or record.get("diverged"):
             continue

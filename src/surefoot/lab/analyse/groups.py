@@ -39,7 +39,9 @@ class ContestantRuns:
 
     @property
     def class_name(self) -> str:
-        """The name of the optimizer's class."""
+        """The name of the optimizer's class, or the label if that is not recorded."""
+        if not self.optimizer.class_path:
+            return self.label
         return self.class_path.rpartition(".")[2].rpartition(":")[2]
 
     @property
