@@ -212,7 +212,7 @@ class TakesLoss(Optimizer):
         """The loss of this step, averaged over ranks: a float on the host or a tensor on its device."""
         recorded = self._recorded.take()
         given = loss if loss is not None else (returned if recorded is None else None)
-        if self._recorded.is_partial and loss is None and recorded is None:
+        if self._recorded.is_partial and given is returned is not None:
             self._warn_of_partial_loss()
         # In a graph to capture or to compile, a loss on the CPU stays a tensor too.
         is_compiling = torch.compiler.is_compiling()

@@ -27,6 +27,9 @@ def weights() -> list[torch.nn.Parameter]:
         ("adam", "Adam", torch.optim.Adam, {}),
         ("AdamW", "AdamW", torch.optim.AdamW, {}),
         ("adams:eta=1e-4", "AdamS eta=0.0001", surefoot.AdamS, {"eta": 1e-4}),
+        ("adamws:weight_decay=0.1", "AdamWS weight_decay=0.1", surefoot.AdamWS, {"weight_decay": 0.1}),
+        ("AdamWUCB", "AdamWUCB", surefoot.AdamWUCB, {}),
+        ("adamwcb", "AdamWCB", surefoot.AdamWCB, {}),
         (
             "adamucb:eta=0.01,weighting=unit,reference=True",
             "AdamUCB eta=0.01 weighting=unit reference=True",
