@@ -11,7 +11,7 @@ PYTEST_ARGS ?=
 TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format bench paper-runs pins clean
+.PHONY: help demo test lint format fuzz bench paper-runs pins clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,6 +31,10 @@ lint: $(VENV)/.test ## ruff (rules and layout) and mypy
 format: $(VENV)/.test ## let ruff fix and lay out the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+FUZZ ?= 3000
+fuzz: $(VENV)/.test ## damage run folders at random and give them to the commands: FUZZ=3000 of them
+	SUREFOOT_FUZZ=$(FUZZ) $(TEST_ENV) $(BIN)/python -m pytest tests/whole/test_fuzz.py -n $(JOBS) --timeout 0 $(PYTEST_ARGS)
 
 bench: $(VENV)/.test ## measure step time, a lab epoch and import time, as ratios
 	$(BIN)/python benchmarks/import_time.py

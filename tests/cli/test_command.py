@@ -141,3 +141,90 @@ def test_after_ctrl_c_it_says_how_to_continue_and_continues(mine: Path, tmp_path
     assert surefoot(*fewer).exit_code == 0
     assert all(path.read_text().startswith(text[: text.rindex("\n")]) for path, text in before.items())
     assert all(len(run.epochs) >= 2 for run in read_runs(out))
+
+
+COMMAND = [sys.executable, "-c", "from surefoot.cli import main; main()"]
+
+
+def start(arguments: list[object], **options: object) -> subprocess.CompletedProcess[bytes]:
+    """The command in a process of its own, with streams of its own."""
+    given = {"stderr": subprocess.PIPE, "stdout": subprocess.PIPE, "timeout": 120, **options}
+    return subprocess.run([*COMMAND, *map(str, arguments)], check=False, **given)  # type: ignore[call-overload]
+
+
+def short(mine: Path, out: Path) -> list[object]:
+    return ["compare", mine, "-o", "adam", "-o", "sgd", "--seeds", 2, "--epochs", 1, "--out", out, "-q"]
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "ascii"])
+def test_a_terminal_with_few_characters_gets_similar_ones(mine: Path, tmp_path: Path, encoding: str) -> None:
+    done = start(short(mine, tmp_path / "runs"), env={**os.environ, "PYTHONIOENCODING": encoding})
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "runs" / "report.html").exists()
+    text = done.stdout.decode(encoding)
+    assert "SGD" in text
+    assert ("+-" if encoding == "ascii" else "±") in text
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full here")
+def test_a_full_output_is_one_sentence_and_the_report_is_there(mine: Path, tmp_path: Path) -> None:
+    with open("/dev/full", "w") as full:
+        done = start(short(mine, tmp_path / "runs"), stdout=full)
+    assert done.returncode == 2
+    assert done.stderr.decode() == "error: the output cannot be written (No space left on device)\n"
+    assert (tmp_path / "runs" / "report.html").exists()
+
+
+def test_a_reader_that_has_enough_is_no_error(mine: Path, tmp_path: Path) -> None:
+    assert surefoot(*short(mine, tmp_path / "runs")).exit_code == 0
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = start(["runs", tmp_path / "runs"], stdout=writer)
+    os.close(writer)
+    assert done.stderr == b""
+
+
+def test_closed_streams_do_not_stop_two_workers(mine: Path, tmp_path: Path) -> None:
+    def close() -> None:
+        for descriptor in (0, 1, 2):
+            os.close(descriptor)
+
+    out = tmp_path / "runs"
+    done = start([*short(mine, out), "--jobs", 2], stdout=None, stderr=None, preexec_fn=close)
+    assert done.returncode == 0
+    assert (out / "report.html").exists()
+    assert all(run.finished for run in read_runs(out))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("report", ""),
+        ("runs", ""),
+        ("report", "runs", "-o", ""),
+        ("compare", "digits-lr", "--report", ""),
+        ("fork", "digits-lr", "--at", 1, "--report", ""),
+        ("tune", "digits-lr", "--report", ""),
+        ("paper", "--export", ""),
+    ],
+)
+def test_an_empty_path_is_not_the_current_folder(arguments: tuple[object, ...]) -> None:
+    done = surefoot(*arguments)
+    assert done.exit_code == 2
+    assert "a path is missing" in " ".join(done.stderr.split())
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("compare", "digits-lr", "-o", f"adam:lr={'9' * 400}"),
+        ("compare", "digits-lr", "-o", f"adam:betas=({'9' * 400},0.9)"),
+        ("tune", "digits-lr", "-o", "adam", "--lr", "9" * 400),
+        ("tune", "digits-lr", "-o", "adam", "--lr", f"1,{'9' * 400}"),
+    ],
+)
+def test_a_number_of_400_digits_is_refused(tmp_path: Path, arguments: tuple[object, ...]) -> None:
+    done = surefoot(*arguments, "--out", tmp_path / "runs")
+    assert done.exit_code == 2
+    assert done.stderr.startswith("error: ")
+    assert len(done.stderr.splitlines()) == 1

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
+import pytest
+
 from command_line import surefoot
-from surefoot.lab.store import read_runs
+from surefoot.lab import Results, store
+from surefoot.lab.store import MetricsLog, read_runs
 
 BROKEN = """
 import torch
@@ -108,3 +113,27 @@ def test_plan_until_decided_and_margin_from_the_command_line(tmp_path: Path) -> 
     assert "To detect a difference from Adam in valid_loss:" in planned.stdout
     again = surefoot("report", str(tmp_path), "--format", "md", "--margin", "500%")
     assert "equal within" in again.stdout
+
+
+def test_on_a_full_disk_it_says_why_runs_failed_before_it_says_that_there_is_no_report(
+    mine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append = MetricsLog.append
+
+    def full(log: MetricsLog, row: dict[str, object]) -> None:
+        if row["epoch"] == 2:
+            raise store.explain(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), log.path)
+        append(log, row)
+
+    def no_report(*_: object) -> None:
+        raise OSError("the report cannot be written (No space left on device)")
+
+    monkeypatch.setattr(MetricsLog, "append", full)
+    monkeypatch.setattr(Results, "report", no_report)
+    done = surefoot("compare", mine, "-o", "sgd", "--seeds", 1, "--epochs", 3, "--out", tmp_path / "runs", "-q")
+    assert done.exit_code == 2
+    failed, no_space = done.stderr.splitlines()
+    assert failed.startswith("failed: cannot write ")
+    assert "metrics.jsonl: No space left on device; free some space" in failed
+    assert no_space == "error: the report cannot be written (No space left on device)"
+    assert "SGD" in done.stdout  # the tables need no disk

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import shutil
+from collections.abc import Callable
 from pathlib import Path
+
+import pytest
 
 from command_line import surefoot
 
@@ -82,3 +88,79 @@ def test_checkpoints_of_ended_runs_can_be_dropped(mine: Path, tmp_path: Path) ->
     assert not list(out.rglob("checkpoint.pt"))
     assert surefoot(*arguments, "--epochs", 3).exit_code == 0
     assert next(out.rglob("metrics.jsonl")).read_text().startswith(before)
+
+
+FIXTURE = Path(__file__).parents[1] / "fixtures" / "report_runs"
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> Path:
+    return shutil.copytree(FIXTURE, tmp_path / "recorded")
+
+
+def make_link(path: Path) -> None:
+    (path.parent / "target.html").write_text("<html>mine")
+    path.symlink_to(path.parent / "target.html")
+
+
+@pytest.mark.parametrize(("make", "what"), [(os.mkfifo, "a fifo"), (make_link, "a symbolic link")])
+@pytest.mark.parametrize("command", ["report", "compare"])
+def test_a_special_file_is_not_replaced_by_a_report(
+    recorded: Path, tmp_path: Path, make: Callable[[Path], None], what: str, command: str
+) -> None:
+    place = tmp_path / "special.html"
+    make(place)
+    before = os.lstat(place)
+    arguments = (recorded, "-o", place) if command == "report" else ("digits-lr", "--report", place, "--out", recorded)
+    done = surefoot(command, *arguments)
+    assert done.exit_code == 2
+    assert f"error: the report {place} cannot be written (it is {what}, not a file); write" in done.stderr
+    assert os.lstat(place) == before
+
+
+def test_a_report_is_never_written_over_files_of_runs(recorded: Path) -> None:
+    run = next(recorded.rglob("config.json")).parent
+    (run.parent / "task.json").write_text('{"format": 1, "higher_is_better": {}}')
+    before = {path: path.read_bytes() for path in recorded.rglob("*") if path.is_file()}
+    for place in (run / "config.json", run / "new.html", run / "deep" / "new.html", run.parent / "task.json"):
+        done = surefoot("report", recorded, "-o", place)
+        assert done.exit_code == 2
+        assert len(done.stderr.splitlines()) == 1
+        assert f"the report {place} cannot be written" in done.stderr
+    assert {path: path.read_bytes() for path in recorded.rglob("*") if path.is_file()} == before
+    page = recorded / "report.html"
+    assert surefoot("report", recorded, "-o", page).exit_code == 0
+    assert surefoot("report", recorded, "-o", page).exit_code == 0  # a report replaces a report
+
+
+def test_orders_to_a_terminal_are_shown_and_not_sent(recorded: Path, tmp_path: Path) -> None:
+    for path in recorded.rglob("config.json"):
+        data = json.loads(path.read_text())
+        data["optimizer"]["label"] += "\x1b[2J\x9b31m"
+        data["task"]["name"] += "\x1b]0;owned\x07"
+        path.write_text(json.dumps(data))
+    failed = next(recorded.rglob("metrics.jsonl"))
+    failed.write_text("".join(failed.read_text().splitlines(keepends=True)[:1]))
+    (failed.parent / "error.txt").write_text("\x1b[2J")
+    commands: list[tuple[object, ...]] = [("runs", recorded), ("report", recorded, "--check")]
+    commands += [("report", recorded, "--format", name) for name in ("csv", "json", "md", "latex")]
+    commands += [("report", recorded, "-o", tmp_path / "r.html")]
+    for command in commands:
+        done = surefoot(*command)
+        assert done.exit_code in (0, 1)
+        assert all(line.isprintable() for line in done.output.split("\n")), command
+
+
+def test_a_run_that_may_not_be_read_is_not_left_out(recorded: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed = next(recorded.rglob("config.json")).parent
+    scandir = os.scandir
+
+    def refuse(path: str) -> object:  # root may read everything, so permissions alone do not show it
+        if Path(path) == closed:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    done = surefoot("report", recorded)
+    assert done.exit_code == 2
+    assert f"{closed} cannot be read (Permission denied); make it readable" in done.stderr

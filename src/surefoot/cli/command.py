@@ -16,6 +16,7 @@ from typing import Annotated, Any
 import typer
 
 from surefoot.lab.spec.options import Flag, RunOptions, flags_of
+from surefoot.lab.terminal import printable
 
 TaskName = Annotated[
     str, typer.Argument(help="A named task, a file (my_task.py) or an import path (package.module:name).")
@@ -34,6 +35,18 @@ Margin = Annotated[
     typer.Option(metavar="SIZE", help="Smaller differences count as equal: 0.002 (leading metric), or 1% (every one)."),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
+
+
+def echo(message: object, *, err: bool = False) -> None:
+    """Print a line, to the error stream with `err`; the one way of the commands to print."""
+    typer.echo(printable(str(message)), err=err)
+
+
+def given_path(text: str) -> Path:
+    """A path as it was given; an empty one is a mistake, not the current folder."""
+    if not text:
+        raise typer.BadParameter("a path is missing; '' names no file or folder, and '.' is the current folder")
+    return Path(text)
 
 
 def takes(defaults: RunOptions, *names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -87,12 +100,14 @@ def plain_errors() -> Iterator[None]:
         raise
     except KeyboardInterrupt:
         command = shlex.join(["surefoot", *sys.argv[1:]])
-        typer.echo(f"\ninterrupted; everything so far is kept. Go on with: {command}", err=True)
+        echo(f"\ninterrupted; everything so far is kept. Go on with: {command}", err=True)
         raise typer.Exit(130) from None
-    except (ValueError, ImportError, OSError, RuntimeError) as error:
+    except BrokenPipeError:  # whoever read our output has enough of it: `surefoot runs | head`
+        raise
+    except (ValueError, ImportError, OSError, RuntimeError, ArithmeticError, MemoryError) as error:
         if os.environ.get("SUREFOOT_DEBUG"):
             raise
-        typer.echo(f"error: {_error_text(error)}", err=True)
+        echo(f"error: {_error_text(error)}", err=True)
         raise typer.Exit(2) from None
 
 
@@ -100,7 +115,10 @@ def _error_text(error: Exception) -> str:
     """What went wrong; an error of the operating system is shown without its number."""
     if isinstance(error, OSError) and error.strerror and error.filename:
         return f"{error.filename} cannot be used ({error.strerror}); give another path"
-    return str(error)
+    if isinstance(error, OSError) and error.strerror:
+        return f"the output cannot be written ({error.strerror})"
+    # One line: what others raise may have several.
+    return " ".join(str(error).split("\n")) or type(error).__name__
 
 
 def report_file(given: Path | None, default: Path) -> Path:
@@ -111,6 +129,9 @@ def report_file(given: Path | None, default: Path) -> Path:
     path = given or default
     if path.is_dir():
         raise ValueError(f"{path} is a folder, and the report is a file; name one, such as {path / 'report.html'}")
+    from surefoot.lab.store import check_place  # here, since --help must not wait for torch
+
+    check_place(path)
     if given is not None:
         _check_folder(given)
     return path

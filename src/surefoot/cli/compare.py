@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from surefoot.cli.command import Margin, Optimizers, TaskName, report_file, takes
+from surefoot.cli.command import Margin, Optimizers, TaskName, echo, given_path, report_file, takes
 from surefoot.lab.spec.options import RunOptions
 
 if TYPE_CHECKING:
@@ -17,7 +17,12 @@ Seeds = Annotated[
     int, typer.Option(min=1, help="Seeds per optimizer, the same for each; with fewer than 6 no claim is possible.")
 ]
 FirstSeed = Annotated[int, typer.Option(min=0, help="The first seed.")]
-ReportPath = Annotated[Path | None, typer.Option("--report", help="Where to write the report; by default into --out.")]
+ReportPath = Annotated[
+    Path | None,
+    typer.Option(
+        "--report", parser=given_path, metavar="PATH", help="Where to write the report; by default into --out."
+    ),
+]
 
 
 @takes(RunOptions())
@@ -53,7 +58,7 @@ def compare(
     contestants = optimizer or experiments.DEMO_OPTIMIZERS
     if detect is not None:
         planned = experiments.plan(task, contestants, detect=detect, epochs=epochs, margin=margin, **options.keywords())
-        typer.echo(planned)
+        echo(planned)
         return
     results = experiments.compare(
         task,
@@ -100,12 +105,19 @@ def fork(
 
 
 def _show(results: Results, path: Path) -> None:
-    """Print the tables, write the report and print what failed."""
-    if any(run.epochs for run in results.runs):
-        results.print()
-        typer.echo(f"\nreport: {results.report(path)}")
+    """Print what failed, write the report and print the tables.
+
+    In this order: on a full disk there is no report, and why runs failed is said before that; a terminal or a pipe may
+    refuse the tables, and the report is there all the same.
+    """
     for folder, message in results.failures.items():
         details = Path(folder) / "error.txt"
-        typer.echo(f"failed: {message}" + (f" (see {details})" if details.exists() else ""), err=True)
+        echo(f"failed: {message}" + (f" (see {details})" if details.exists() else ""), err=True)
+    if any(run.epochs for run in results.runs):
+        try:
+            written = results.report(path)
+        finally:
+            results.print()
+        echo(f"\nreport: {written}")
     if not results.ok:
         raise typer.Exit(1)

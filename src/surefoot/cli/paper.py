@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from surefoot.cli.command import takes
+from surefoot.cli.command import echo, given_path, takes
 from surefoot.lab.spec.options import RunOptions
 
 
@@ -43,10 +43,21 @@ def paper(
         bool, typer.Option("--plan", help="Print the runs, what is done and the time left; run nothing.")
     ] = False,
     archive: Annotated[
-        Path | None, typer.Option(help="File of runs that are done; they are not computed again.")
+        Path | None,
+        typer.Option(
+            parser=given_path, metavar="PATH", help="File of runs that are done; they are not computed again."
+        ),
     ] = None,
-    export: Annotated[Path | None, typer.Option(help="Folder to write the tables, figures and report to.")] = None,
-    page: Annotated[Path | None, typer.Option(help="With --export: a Markdown page to refresh the tables of.")] = None,
+    export: Annotated[
+        Path | None,
+        typer.Option(parser=given_path, metavar="PATH", help="Folder to write the tables, figures and report to."),
+    ] = None,
+    page: Annotated[
+        Path | None,
+        typer.Option(
+            parser=given_path, metavar="PATH", help="With --export: a Markdown page to refresh the tables of."
+        ),
+    ] = None,
 ) -> None:
     """Replicate the paper: its tables, figures and claims, cell by cell.
 
@@ -64,7 +75,7 @@ def paper(
         archive=archive,
         to=export,
         page=page,
-        print_line=typer.echo,
+        print_line=echo,
         **options.keywords(),
     )
     if not complete:

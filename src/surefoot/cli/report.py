@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from surefoot.cli.command import Margin, plain_errors, report_file
+from surefoot.cli.command import Margin, echo, given_path, plain_errors, report_file
 
 if TYPE_CHECKING:
     from surefoot.lab.results import Results
@@ -28,11 +28,19 @@ class Format(enum.StrEnum):
 def report(
     runs: Annotated[
         Path,
-        typer.Argument(help="Folder of 'surefoot compare --out'; or a CSV or Parquet file, or TensorBoard logs."),
+        typer.Argument(
+            parser=given_path, help="Folder of 'surefoot compare --out'; or a CSV or Parquet file, or TensorBoard logs."
+        ),
     ],
     output: Annotated[
         Path | None,
-        typer.Option("-o", "--output", help="The HTML file to write; by default report.html in the folder."),
+        typer.Option(
+            "-o",
+            "--output",
+            parser=given_path,
+            metavar="PATH",
+            help="The HTML file to write; by default report.html in the folder.",
+        ),
     ] = None,
     check: Annotated[
         bool, typer.Option("--check", help="Print the honesty checks; exit code 1 on an error or a warning.")
@@ -64,15 +72,15 @@ def report(
     if not results.recorded:
         raise _no_runs(runs)
     if format is not None:
-        typer.echo(results.to(format.value))
+        echo(results.to(format.value))
     writes = output is not None or not (check or format or verify)
     findings = results.check() if writes or check else []
     for finding in findings:
-        typer.echo(finding)
+        echo(finding)
     if check and not findings:
-        typer.echo("no findings")
+        echo("no findings")
     if writes:
-        typer.echo(f"report: {results.report(report_file(output, _default_page(runs)))}")
+        echo(f"report: {results.report(report_file(output, _default_page(runs)))}")
     same = verify is None or _verify(results, verify, data_dir)
     if not same or (
         check and any(finding.severity != "note" and finding.code not in (allow or ()) for finding in findings)
@@ -91,14 +99,14 @@ def _verify(results: Results, number: int, data_dir: Path | None) -> bool:
 
     same = True
     for check in verify(results.runs, number, data_dir=data_dir):
-        typer.echo(f"verify: {check.run.label}, seed {check.run.seed}: {check.sentence}")
+        echo(f"verify: {check.run.label}, seed {check.run.seed}: {check.sentence}")
         same &= check.same
     return same
 
 
 @plain_errors()
 def runs(
-    folder: Annotated[Path, typer.Argument(help="Folder of run folders.")] = Path("runs"),
+    folder: Annotated[Path, typer.Argument(parser=given_path, help="Folder of run folders.")] = Path("runs"),
     drop_checkpoints: Annotated[
         bool, typer.Option(help="Delete the checkpoints of ended runs; extending those starts anew then.")
     ] = False,
@@ -113,7 +121,7 @@ def runs(
     for run in recorded:
         last = run.epochs[-1] if run.epochs else None
         progress = f"{last['epoch'] if last else 0}/{run.config.epochs}"
-        typer.echo(f"{run.state:10} {progress:>9}  {run.task}  {run.label}, seed {run.seed}  {losses(last)}".rstrip())
+        echo(f"{run.state:10} {progress:>9}  {run.task}  {run.label}, seed {run.seed}  {losses(last)}".rstrip())
         if drop_checkpoints and run.finished:
             (run.folder / "checkpoint.pt").unlink(missing_ok=True)
 

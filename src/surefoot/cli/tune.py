@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from surefoot.cli.command import Optimizers, TaskName, report_file, takes
+from surefoot.cli.command import Optimizers, TaskName, echo, given_path, report_file, takes
 from surefoot.lab.spec.options import RunOptions
 
 
@@ -36,7 +36,13 @@ def tune(
         typer.Option(metavar="URL", help="sqlite:///file.db (default: in --out), postgresql://... or journal:file."),
     ] = None,
     report: Annotated[
-        Path | None, typer.Option("--report", help="Where to write the report; by default tune.html in --out.")
+        Path | None,
+        typer.Option(
+            "--report",
+            parser=given_path,
+            metavar="PATH",
+            help="Where to write the report; by default tune.html in --out.",
+        ),
     ] = None,
 ) -> None:
     """Search for good settings: equal budgets, other seeds than the reported ones.
@@ -59,10 +65,13 @@ def tune(
         storage=storage,
         **options.keywords(),
     )
-    tuning.print()
-    command = shlex.join(["surefoot", *sys.argv[1:]]) if storage is None else ""  # a URL may hold a password
-    typer.echo(f"\nreport: {tuning.report(path, command)}")
     for label, message in tuning.failures:
-        typer.echo(f"failed: {label}: {message}", err=True)
+        echo(f"failed: {label}: {message}", err=True)
+    command = shlex.join(["surefoot", *sys.argv[1:]]) if storage is None else ""  # a URL may hold a password
+    try:
+        written = tuning.report(path, command)
+    finally:
+        tuning.print()
+    echo(f"\nreport: {written}")
     if not tuning.ok:
         raise typer.Exit(1)

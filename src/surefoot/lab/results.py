@@ -16,6 +16,7 @@ from surefoot.lab.analyse.groups import group_runs, to_frame
 from surefoot.lab.imports import import_runs, is_table
 from surefoot.lab.spec.config import Purpose
 from surefoot.lab.store import Run, StoreError, read_runs
+from surefoot.lab.terminal import console
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -83,10 +84,10 @@ class Results:
 
     def print(self) -> None:
         """Print the tables with their verdicts, and below them the findings of the checks, one line each."""
-        console = require("rich.console", extra="lab").Console()
-        console.print(self.table())
+        output = console()
+        output.print(self.table())
         for finding in self.check():
-            console.print(str(finding), markup=False, highlight=False, soft_wrap=True)
+            output.print(str(finding), markup=False, highlight=False, soft_wrap=True)
 
     def to(self, format: str, **options: Any) -> str:
         """The tables as text: "md" (Markdown), "latex", "csv" or "json".

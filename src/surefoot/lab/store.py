@@ -263,6 +263,26 @@ def _is_run(folder: Path) -> bool:
     return isinstance(config, dict) and config.keys() >= {"format", "key", "task"}
 
 
+def check_place(report: Path) -> None:
+    """Refuse a place for a report that holds something else: a special file, a run, a file that is no page."""
+    owner = next((parent for parent in report.absolute().parents if is_recorded(parent) and _is_run(parent)), None)
+    why = f"it would be inside the run {owner}" if owner else _other_content(report)
+    if why:
+        raise OSError(f"the report {report} cannot be written ({why}); write it to another place")
+
+
+def _other_content(report: Path) -> str:
+    """What stands in the place of a report, in words; empty if it is a report or nothing."""
+    try:
+        with os.fdopen(open_plain(report), "rb") as file:
+            begins = file.read(200).lstrip().lower()
+    except NotPlain as error:
+        return str(error.strerror)
+    except OSError:  # there is none, or one that may not be read: writing will show
+        return ""
+    return "" if not begins or begins.startswith((b"<!doctype html", b"<html")) else "another file has this name"
+
+
 def _advice(folder: Path, config: Mapping[str, Any] | None = None) -> str:
     """How to go on with a damaged folder: only what is surely a run may be deleted."""
     if _RUN_FOLDER.fullmatch(folder.name) or str((config or {}).get("key", "")) != "":

@@ -16,6 +16,7 @@ from surefoot.lab.report.context import ReportContext, Section
 from surefoot.lab.report.draw import DASHES, PALETTE, plotly, style_of
 from surefoot.lab.report.figures import CurveData, CurvePanel, Panel
 from surefoot.lab.report.tables import MARKS, headline, metric_name
+from surefoot.lab.store import check_place, open_plain
 from surefoot.version import __version__
 
 if TYPE_CHECKING:
@@ -49,10 +50,13 @@ def write_page(path: Path | str, page: ReportContext) -> Path:
 def write_html(path: Path | str, text: str) -> Path:
     """Write a finished page, through a temporary file, so that a reader never sees half of it."""
     path = Path(path)
+    check_place(path)
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text(text, encoding="utf-8")
+        part.unlink(missing_ok=True)
+        with os.fdopen(open_plain(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "w", encoding="utf-8") as file:
+            file.write(text)
         os.replace(part, path)
     except OSError as error:
         why = error.strerror or error

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from surefoot._extras import require
+from surefoot.lab import terminal
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -156,7 +157,7 @@ def make_progress(jobs: Sequence[RunJob], *, show: bool = True) -> Progress:
     """A live display in a terminal, plain lines elsewhere; with `show=False` none."""
     if not show:
         return Progress(jobs)
-    console = require("rich.console", extra="lab").Console(stderr=True)
+    console = terminal.console(stderr=True)
     return LiveDisplay(jobs, console) if console.is_terminal else PlainLines(jobs, console)
 
 
@@ -170,11 +171,9 @@ def losses(row: dict[str, Any] | None) -> str:
         return ""
     if row.get("diverged"):
         return f"diverged in epoch {row['epoch']}"
-    parts = [f"train {row['train_loss']:.4g}", f"valid {row['valid_loss']:.4g}"]
-    for name, value in row.items():
-        if name.startswith("valid_") and name != "valid_loss" and value is not None:
-            parts.append(f"{name.removeprefix('valid_')} {value:.4g}")
-    return ", ".join(parts)
+    names = {"train_loss": "train", "valid_loss": "valid"}
+    names |= {name: name.removeprefix("valid_") for name in row if name.startswith("valid_") and name not in names}
+    return ", ".join(f"{name} {row[metric]:.4g}" for metric, name in names.items() if row.get(metric) is not None)
 
 
 def duration(seconds: float) -> str:

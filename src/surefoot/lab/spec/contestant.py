@@ -21,6 +21,8 @@ from surefoot.lab.spec.code import FAULTS, RECORDED_AS, CodeError, error_text, f
 # A name, a dotted path, or "module:Class" / "file.py:Class"; options follow after a colon.
 _SPEC = re.compile(r"(?P<path>[^:=]+(?::[A-Za-z_][\w.]*(?=$|:))?)(?::(?P<options>.*))?", re.DOTALL)
 _SCHEDULES = ("cosine",)
+#: No option is so large; a float could not hold it.
+_TOO_LARGE = 1 << 63
 #: Options that are numbers in every optimizer that has them.
 _NUMBERS = ("lr", "weight_decay", "eta", "momentum", "eps")
 #: Words that are values: as a text, "no" would count as true.
@@ -333,9 +335,11 @@ def _parse_options(text: str, spec: str) -> dict[str, Any]:
 def _check_number(name: str, value: Any, spec: str) -> None:
     """Refuse a learning rate that is a word, and nan and inf: the messages of torch do not show the value."""
     nothing = isinstance(value, float) and not math.isfinite(value)
+    items = value if isinstance(value, tuple | list) else [value]
+    nothing = nothing or any(isinstance(item, int) and abs(item) >= _TOO_LARGE for item in items)
     word = name in _NUMBERS and isinstance(value, str | bool)
     if nothing or word or (isinstance(value, str) and value.lower() in ("nan", "inf")):
-        raise ValueError(f"{spec!r}: {name} must be a finite number, not {value}; write it like {name}=1e-3")
+        raise ValueError(f"{spec!r}: {name} must be a finite number, not {value!s:.40}; write it like {name}=1e-3")
 
 
 def _literal(node: ast.expr) -> Any:

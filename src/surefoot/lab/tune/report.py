@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from surefoot._extras import require
+from surefoot.lab import terminal
 from surefoot.lab.analyse.verdicts import count, number, span
 from surefoot.lab.report import ReportContext, Section, write_page
 from surefoot.lab.report.context import Commands, Content, Table, TableRow, Text
@@ -22,7 +23,7 @@ from surefoot.lab.tune.study import StudyResult
 
 def trial_printer(metric: str, done: int, total: int) -> OnTrial:
     """Prints a line for each trial that ends, to the error stream; `done` of `total` had ended before."""
-    console = require("rich.console", extra="lab").Console(stderr=True)
+    console = terminal.console(stderr=True)
     if done:
         console.print(f"{done} of {total} trials were there already", highlight=False)
     lock = threading.Lock()
@@ -51,7 +52,7 @@ def print_tuning(studies: Sequence[StudyResult], notes: Sequence[str], command: 
         table.add_column(name)
     for row in table_rows(studies):
         table.add_row(*row)
-    console = require("rich.console", extra="lab").Console()
+    console = terminal.console()
     console.print(table)
     for note in [*notes, *warnings(studies)]:
         console.print(f"note: {note}", markup=False, highlight=False, soft_wrap=True)

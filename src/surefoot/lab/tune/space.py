@@ -125,6 +125,8 @@ def _value(name: str, text: str) -> Any:
     except (ValueError, SyntaxError):
         return word_value(text.strip())  # such as paper, or no
     whole = isinstance(value, int) and not isinstance(value, bool)
+    if whole and abs(value) >= 1 << 63:
+        raise ValueError(f"{name} must be a finite number, not {value!s:.40}")
     return float(value) if whole and name in NUMBERS else value  # others may want a whole number, such as a seed
 
 
