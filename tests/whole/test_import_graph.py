@@ -28,7 +28,7 @@ ROOMS = {
     "optax": ["optax"],
     "integrations": ["integrations"],
     "lab.spec": ["lab.spec"],
-    "lab.store": ["lab.store", "lab.imports"],
+    "lab.store": ["lab.store", "lab.imports", "lab.terminal"],
     "lab.run": ["lab.run"],
     "lab.analyse": ["lab.analyse"],
     "lab.report": ["lab.report"],

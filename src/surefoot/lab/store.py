@@ -21,13 +21,16 @@ import errno
 import hashlib
 import json
 import math
+import operator
 import os
 import re
 import stat
 import time
-from collections.abc import Iterator, Mapping
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +58,88 @@ class NotPlain(OSError):
     """Something else than a file is in the place of one; `strerror` says what."""
 
 
+class Rows(Sequence[dict[str, Any]]):
+    """The rows of epochs, packed by columns in blocks: as dicts, a million of them take two gigabytes.
+
+    >>> rows = Rows({"epoch": epoch, "valid_loss": 1 / epoch} for epoch in range(1, 10_001))
+    >>> len(rows), rows[-1], rows[4:5]
+    (10000, {'epoch': 10000, 'valid_loss': 0.0001}, [{'epoch': 5, 'valid_loss': 0.2}])
+    """
+
+    _BLOCK = 4096
+
+    def __init__(self, rows: Iterable[dict[str, Any]] = ()) -> None:
+        self._blocks: list[Sequence[dict[str, Any]]] = []
+        self._tail: list[dict[str, Any]] = []  # too few for a block
+        for row in rows:
+            self.append(row)
+
+    def append(self, row: dict[str, Any]) -> None:
+        self._tail.append(row)
+        if len(self._tail) == self._BLOCK:
+            alike = all(other.keys() == row.keys() for other in self._tail)
+            self._blocks.append(_Columns(self._tail) if alike else self._tail)
+            self._tail = []
+
+    def __len__(self) -> int:
+        return len(self._blocks) * self._BLOCK + len(self._tail)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        for block in self._blocks:
+            yield from block
+        yield from self._tail
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[place] for place in range(*index.indices(len(self)))]
+        block, place = divmod(range(len(self))[index], self._BLOCK)
+        return (self._blocks[block] if block < len(self._blocks) else self._tail)[place]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and len(self) == len(other) and all(map(operator.eq, self, other))
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def column(self, name: str) -> Iterator[Any]:
+        for block in self._blocks:
+            yield from block.column(name) if isinstance(block, _Columns) else column(block, name)
+        yield from column(self._tail, name)
+
+
+class _Columns(Sequence[dict[str, Any]]):
+    """Rows with the same names, each column in as few bytes as its values allow."""
+
+    def __init__(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        self._names = tuple(rows[0])
+        self._columns = [_packed([row[name] for row in rows]) for name in self._names]
+
+    def __len__(self) -> int:
+        return len(self._columns[0])
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return (dict(zip(self._names, values)) for values in zip(*self._columns))
+
+    def __getitem__(self, index: Any) -> Any:
+        return {name: values[index] for name, values in zip(self._names, self._columns)}
+
+    def column(self, name: str) -> Iterable[Any]:
+        return self._columns[self._names.index(name)] if name in self._names else repeat(None, len(self))
+
+
+def column(rows: Sequence[Mapping[str, Any]], name: str) -> Iterator[Any]:
+    """The values of one name, None where a row has none; much faster than row by row where the rows are packed.
+
+    >>> list(column([{"epoch": 1, "seconds": 0.5}, {"epoch": 2}], "seconds"))
+    [0.5, None]
+    """
+    return rows.column(name) if isinstance(rows, Rows) else (row.get(name) for row in rows)
+
+
+def _packed(values: list[Any]) -> Sequence[Any]:
+    kinds = set(map(type, values))
+    return array("d", values) if kinds == {float} else array("q", values) if kinds == {int} else values
+
+
 @dataclass(frozen=True)
 class Run:
     """One recorded run: an optimizer on a task with a seed.
@@ -68,7 +153,7 @@ class Run:
 
     folder: Path
     config: RunConfig
-    epochs: list[dict[str, Any]]
+    epochs: Sequence[dict[str, Any]]
     #: Which part of the record contradicts its hashes: it was edited, or belongs to another run. Empty if none does.
     edited: str = ""
     #: Whether every epoch has its hash; runs of earlier versions have none.
@@ -108,7 +193,9 @@ class Run:
 
     def cut_to(self, epochs: int) -> Run:
         """The run as it was after so many epochs; its folder may hold a longer one."""
-        rows = [row for row in self.epochs if row["epoch"] <= epochs]
+        rows: Sequence[dict[str, Any]] = self.epochs
+        if last_epoch(rows) > epochs:
+            rows = Rows(row for row in rows if row["epoch"] <= epochs)
         return replace(self, config=replace(self.config, epochs=epochs), epochs=rows)
 
     @property
@@ -119,7 +206,7 @@ class Run:
         return "failed" if self.error else "unfinished"
 
 
-def last_epoch(rows: list[dict[str, Any]]) -> int:
+def last_epoch(rows: Sequence[Mapping[str, Any]]) -> int:
     """Number of the last recorded epoch, 0 when there is none.
 
     >>> last_epoch([{"epoch": 1}, {"epoch": 2}])
@@ -337,14 +424,14 @@ class _Log:
         edited: The first line whose hash is wrong, in words; empty if there is none.
     """
 
-    rows: list[dict[str, Any]]
+    rows: Rows
     size: int
     last: str
     chained: bool
     edited: str = ""
 
 
-def read_metrics(path: Path) -> tuple[list[dict[str, Any]], int]:
+def read_metrics(path: Path) -> tuple[Rows, int]:
     """Read the complete lines of a metrics file: the rows, and how many bytes they take.
 
     A last line without its end was being written when the process died and does not count.
@@ -355,13 +442,12 @@ def read_metrics(path: Path) -> tuple[list[dict[str, Any]], int]:
 
 def _read_log(path: Path, key: str = "") -> _Log:
     """Read a metrics file; with the key of its run its hashes are checked."""
-    rows: list[dict[str, Any]] = []
+    rows, row = Rows(), None
     size, last, links, edited = 0, key, 0, ""
     for number, line in enumerate(_lines(path), start=1):
         body, link = _without_link(line.rstrip(b"\n"))
         try:
-            row = parse_json(body)
-            check_row(row, after=rows[-1] if rows else None)
+            row = check_row(parse_json(body), after=row)
         except (ValueError, TypeError) as error:
             raise StoreError(
                 f"{path} is damaged at line {number} ({error!s:.200}); delete its folder to compute this run again"
@@ -394,10 +480,11 @@ def _lines(path: Path) -> Iterator[bytes]:
 _ROW_TYPES = {"epoch": int, "step": int, "skipped": int, "jobs": int, "diverged": bool}
 
 
-def check_row(row: Any, after: Mapping[str, Any] | None = None) -> None:
-    """Refuse what is not the row of an epoch, or not the one that follows the row `after`; raises ValueError.
+def check_row(row: Any, after: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The row of an epoch; ValueError if it is none, or not the one that follows the row `after`.
 
     >>> check_row({"epoch": 2, "step": 24, "valid_loss": None}, after={"epoch": 1})
+    {'epoch': 2, 'step': 24, 'valid_loss': None}
     >>> check_row({"epoch": 2, "step": None})
     Traceback (most recent call last):
     ValueError: step is None
@@ -411,6 +498,7 @@ def check_row(row: Any, after: Mapping[str, Any] | None = None) -> None:
     expected = after["epoch"] + 1 if after else max(row["epoch"], 0)
     if row["epoch"] != expected:
         raise ValueError(f"epoch {row['epoch']} is not {expected}")
+    return row
 
 
 class MetricsLog:

@@ -15,7 +15,7 @@ import pytest
 
 from surefoot.lab.analyse.audit import Finding
 from surefoot.lab.report import ReportContext, Section, write_page, write_report
-from surefoot.lab.report.figures import MOST_SHOWN, Axis, Line, Panel
+from surefoot.lab.report.figures import MOST_SHOWN, Axis, Line, Markers, Panel
 from surefoot.lab.spec.config import Provenance
 
 MEGABYTES_6 = 6_000_000
@@ -96,6 +96,15 @@ def lively(paired_runs, run):
             final = 0.1 + 0.02 * math.sin(3.0 * seed) + gain
             runs.append(run(f"AdamS eta={eta}", seed, final=final, done=3 if lost else None, diverged=lost, **options))
     return runs
+
+
+def wait_until(page, expression):
+    """Wait for something to hold; the page's own policy does not let the browser's driver wait inside of it."""
+    for _ in range(600):
+        if page.evaluate(expression):
+            return
+        page.wait_for_timeout(50)
+    pytest.fail(f"this never held: {expression}")
 
 
 SHOWN = "el => el.data.filter(t => t.mode === 'lines' && t.fill !== 'toself').length"
@@ -197,7 +206,7 @@ def test_it_prints_and_has_a_dark_mode(visit, lively, tmp_path):
     page.evaluate("window.dispatchEvent(new Event('afterprint'))")
     page.emulate_media(media="screen", color_scheme="dark")
     page.locator("#figure-0").scroll_into_view_if_needed()  # what is far away is drawn again when it comes near
-    page.wait_for_function(f"({ink})() === '#e6edf1'")
+    wait_until(page, f"({ink})() === '#e6edf1'")
     pdf = page.pdf(path=tmp_path / "report.pdf", prefer_css_page_size=True)
     assert 3 <= len(re.findall(rb"/Type\s*/Page\b", pdf)) <= 12
 
@@ -260,7 +269,7 @@ def test_small_screens_show_that_there_is_more(visit, lively, tmp_path):
     links = page.locator("nav .inner")
     assert links.evaluate("el => [...el.classList]") == ["inner", "more-right"]
     links.evaluate("el => { el.scrollLeft = el.scrollWidth; }")
-    page.wait_for_function("document.querySelector('nav .inner').className === 'inner more-left'")
+    wait_until(page, "document.querySelector('nav .inner').className === 'inner more-left'")
     one_line = "els => els.every(el => el.getBoundingClientRect().height < 40)"
     assert page.locator(".facts caption").evaluate_all(one_line)
 
@@ -301,6 +310,51 @@ def test_nothing_a_user_wrote_becomes_html(visit, run, tmp_path):
     assert page.locator("script").count() == 4
     page.locator("#learning-curves .chip").nth(1).click()
     assert page.locator("#figure-0").evaluate(SHOWN) == 1
+
+
+SPAN = '<span style="background:url(http://198.51.100.7/x.png)">x</span>'
+
+
+def with_metric(made, name):
+    """A run whose accuracy has another name, or none."""
+    rows = [{key: value for key, value in row.items() if key != "valid_accuracy"} for row in made.epochs]
+    if name:
+        rows = [{**row, name: old["valid_accuracy"]} for row, old in zip(rows, made.epochs)]
+    return replace(made, epochs=rows)
+
+
+def test_no_text_of_a_figure_reaches_the_network(visit, lively, tmp_path):
+    runs = [with_metric(made, f"valid_{SPAN}") for made in lively]
+    words = Line(SPAN, [SPAN, "b"], [1.0, 2.0], text=[SPAN, SPAN], connected=False, markers=Markers())
+    panel = Panel(SPAN, [words], Axis(SPAN, "category"), Axis(SPAN), SPAN)
+    page = visit(write_report(runs, tmp_path / "r.html", SPAN, [Section(SPAN, panels=[panel])]))
+    for canvas in page.locator(".canvas").all():
+        canvas.scroll_into_view_if_needed()
+    ticks = page.locator(".xtick text").all_text_contents()
+    assert any(tick.startswith("<span style=") for tick in ticks)  # as it is written
+
+
+def test_the_page_runs_its_own_scripts_alone_and_loads_nothing(browser, lively, tmp_path):
+    text = write_report(lively, tmp_path / "r.html").read_text()
+    intruders = '<script>document.title = "owned"</script><img src="http://198.51.100.7/x.png">'
+    (tmp_path / "r.html").write_text(text.replace("<main>", f"<main>{intruders}"))
+    page = browser.new_page()
+    requests = []
+    page.on("requestfinished", lambda request: requests.append(request.url))
+    page.goto((tmp_path / "r.html").as_uri())
+    page.wait_for_selector("html[data-ready=true]", state="attached", timeout=60_000)
+    assert page.title() != "owned"
+    assert [url for url in requests if url.startswith("http")] == []
+    page.close()
+
+
+@pytest.mark.parametrize("name", ["constructor", "toString", "__proto__", "valid___proto__"])
+def test_a_metric_may_have_the_name_of_something_that_every_object_has(visit, lively, tmp_path, name):
+    runs = [with_metric(made, name if made.label == "AdamCB" else "") for made in lively]
+    page = visit(write_report(runs, tmp_path / "r.html"))
+    assert page.locator("#figure-2").evaluate(SHOWN) == 1
+    page.locator("#learning-curves").get_by_label("Minus baseline").check()
+    assert page.locator("#figure-0").evaluate(SHOWN) == 6
 
 
 def test_the_page_needs_no_network(paired_runs, tmp_path):

@@ -29,7 +29,7 @@ from surefoot.lab.analyse.stats import fewest_seeds, mean_std, smallest_exact_p
 from surefoot.lab.analyse.verdicts import count
 from surefoot.lab.spec.config import Purpose
 from surefoot.lab.spec.options import MOST_SEEDS
-from surefoot.lab.store import last_epoch
+from surefoot.lab.store import column, last_epoch
 
 if TYPE_CHECKING:
     from surefoot.lab.store import Run
@@ -378,7 +378,7 @@ def _gradients(group: TaskGroup, record: Record) -> Iterable[Finding]:
     """Several gradients per step, as of LBFGS: equal steps are not equal work."""
     numbers = {
         contestant.label: max(
-            (row.get("gradients_per_step") or 1 for run in contestant.runs for row in run.epochs), default=1
+            (number or 1 for run in contestant.runs for number in column(run.epochs, "gradients_per_step")), default=1
         )
         for contestant in group.contestants
     }
@@ -437,7 +437,7 @@ def _few_seeds(group: TaskGroup, record: Record) -> Iterable[Finding]:
 
 
 def _timings(group: TaskGroup, record: Record) -> Iterable[Finding]:
-    jobs = max((record.get("jobs") or 1 for run in group.runs for record in run.epochs), default=1)
+    jobs = max((number or 1 for run in group.runs for number in column(run.epochs, "jobs")), default=1)
     if jobs > 1:
         yield Finding(
             "parallel-timings",

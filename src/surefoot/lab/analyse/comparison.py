@@ -19,7 +19,7 @@ from surefoot.lab.analyse.groups import (
 )
 from surefoot.lab.analyse.stats import MeanStd, Paired, holm, mean_std, median, paired
 from surefoot.lab.analyse.verdicts import BASELINE, Side, Verdict, count, decide
-from surefoot.lab.store import last_epoch
+from surefoot.lab.store import column, last_epoch
 
 if TYPE_CHECKING:
     from surefoot.lab.store import Run
@@ -298,12 +298,13 @@ def summarise(
 def time_to_target(run: Run, metric: str, target: float, higher: bool) -> TrainingTime:
     """Steps, epochs and seconds of training until the target was reached; infinite if it never was."""
     seconds = 0.0
-    for record in run.epochs:
-        seconds += math.nan if record.get("seconds") is None else record["seconds"]
-        value = record.get(metric)
-        if value is None or record.get("diverged"):
+    columns = (column(run.epochs, name) for name in ("seconds", metric, "diverged"))
+    for place, (taken, value, diverged) in enumerate(zip(*columns)):
+        seconds += math.nan if taken is None else taken
+        if value is None or diverged:
             continue
         if value >= target if higher else value <= target:
+            record = run.epochs[place]
             return TrainingTime(float(record.get("step", math.nan)), float(record["epoch"]), seconds)
     return TrainingTime(math.inf, math.inf, math.inf)
 
@@ -429,8 +430,8 @@ def _seconds_per_step(contestant: ContestantRuns) -> dict[int, float]:
     """By seed, for runs that ended, with all of their epochs timed and no other run beside them."""
     times = {}
     for run in contestant.runs:
-        seconds = [record.get("seconds") or 0.0 for record in run.epochs]
-        alone = all((record.get("jobs") or 1) == 1 for record in run.epochs)
+        seconds = [seconds or 0.0 for seconds in column(run.epochs, "seconds")]
+        alone = all((jobs or 1) == 1 for jobs in column(run.epochs, "jobs"))
         steps = run.epochs[-1].get("step") if run.state == "done" and run.epochs else None
         if alone and steps and all(seconds):
             times[run.seed] = sum(seconds) / steps

@@ -12,6 +12,7 @@ from surefoot.lab.analyse.comparison import Comparison, Margin, MarginOption, su
 from surefoot.lab.analyse.stats import mean_std
 from surefoot.lab.analyse.verdicts import count, number
 from surefoot.lab.run.progress import duration
+from surefoot.lab.store import column
 
 if TYPE_CHECKING:
     from surefoot.lab.analyse.groups import ContestantRuns
@@ -134,5 +135,7 @@ def _row(row: Comparison, contestant: ContestantRuns, detect: float, family: int
 
 def _seconds(contestant: ContestantRuns) -> float:
     """How long a run takes, on average over those that ended."""
-    times = [sum(record.get("seconds") or 0.0 for record in run.epochs) for run in contestant.runs if run.finished]
+    times = [
+        sum(seconds or 0.0 for seconds in column(run.epochs, "seconds")) for run in contestant.runs if run.finished
+    ]
     return mean_std(times).mean if times else 0.0

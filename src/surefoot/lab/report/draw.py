@@ -62,7 +62,7 @@ def _plotly_axis(axis: Axis) -> dict[str, Any]:
 
 def _traces(line: Line) -> list[dict[str, Any]]:
     mode = "+".join([*(["lines"] if line.connected else []), *(["markers"] if line.markers else [])])
-    x = [value + line.shift for value in line.x] if line.shift else list(line.x)
+    x = [_plotly_text(value) if isinstance(value, str) else value + line.shift for value in line.x]
     trace: dict[str, Any] = {"type": "scatter", "mode": mode, "series": line.series, "x": x, "y": list(line.y)}
     if line.label:
         trace["name"] = _plotly_text(line.label)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Literal
 
 from surefoot.lab.analyse.groups import ContestantRuns, TaskGroup, higher_is_better, value_at
 from surefoot.lab.analyse.stats import mean_std
-from surefoot.lab.store import last_epoch
+from surefoot.lab.store import column, last_epoch
 
 if TYPE_CHECKING:
     from surefoot.lab.store import Run
@@ -212,7 +212,7 @@ def curve_data(
 
 
 def _group_curves(group: TaskGroup, metrics: Sequence[str], series: dict[str, int], stride: int) -> CurveData:
-    recorded = sorted({record["epoch"] for run in group.runs for record in run.epochs})
+    recorded = sorted({epoch for run in group.runs for epoch in column(run.epochs, "epoch")})
     # every k-th epoch, counted back from the last, and the first; a fork does not begin at 1
     epochs = sorted({*recorded[:1], *recorded[::-stride]})
     data = CurveData(epochs=epochs, stride=stride, hidden=_hidden(group, metrics))
@@ -220,18 +220,21 @@ def _group_curves(group: TaskGroup, metrics: Sequence[str], series: dict[str, in
     def at_epochs(recorded: Mapping[int, float | None]) -> list[float | None]:
         return [_short(recorded.get(epoch)) for epoch in epochs]
 
+    shown = set(epochs)
+
     for contestant in group.contestants:
         # A run that diverged has fewer steps in its last epoch; where all did, theirs are all there is.
+        rows = [_rows_at(run, shown) for run in contestant.runs]
         steps = {
             record["epoch"]: record.get("step")
             for diverged in (True, False)
-            for run in contestant.runs
-            for record in run.epochs
+            for records in rows
+            for record in records
             if bool(record.get("diverged")) is diverged
         }
         values = {}
         for metric in metrics:
-            by_run = [{record["epoch"]: record.get(metric) for record in run.epochs} for run in contestant.runs]
+            by_run = [{record["epoch"]: record.get(metric) for record in records} for records in rows]
             curves = [at_epochs(recorded) for recorded in by_run]
             if any(value is not None for curve in curves for value in curve):
                 values[metric] = curves
@@ -264,8 +267,12 @@ def _hidden(group: TaskGroup, metrics: Sequence[str]) -> list[str]:
 
 def _seconds(run: Run) -> dict[int, float]:
     """The seconds of training until the end of each epoch."""
-    totals = accumulate(record.get("seconds") or 0.0 for record in run.epochs)
-    return dict(zip((record["epoch"] for record in run.epochs), totals))
+    totals = accumulate(seconds or 0.0 for seconds in column(run.epochs, "seconds"))
+    return dict(zip(column(run.epochs, "epoch"), totals))
+
+
+def _rows_at(run: Run, epochs: Collection[int]) -> list[dict[str, Any]]:
+    return [run.epochs[place] for place, epoch in enumerate(column(run.epochs, "epoch")) if epoch in epochs]
 
 
 def _short(value: float | None) -> float | None:

@@ -2,6 +2,8 @@
 "use strict";
 (() => {
   const page = JSON.parse(document.getElementById("data").textContent);
+  // Names of metrics are anyone's: in a plain object "constructor" would be there without having been recorded.
+  for (const block of page.blocks) for (const entry of block.entries) entry.values = new Map(Object.entries(entry.values));
   const root = document.documentElement;
   const canvases = page.figures.map((_, i) => document.getElementById(`figure-${i}`));
   const hidden = page.blocks.map((block) => new Set(block.hidden));
@@ -16,7 +18,7 @@
     return page.figures.some((figure) => {
       if (figure.kind !== "curves" || !figure.log) return false;
       const values = page.blocks[figure.block].entries
-        .flatMap((entry) => entry.values[figure.metric] || []).flat().filter((value) => value > 0);
+        .flatMap((entry) => entry.values.get(figure.metric) || []).flat().filter((value) => value > 0);
       return Math.max(...Ticks.sample(values)) > 20 * Math.min(...Ticks.sample(values));
     });
   }
@@ -55,10 +57,10 @@
 
   // Every seed's curve, or what it differs from the baseline's curve of the same seed.
   function curvesOf(entry, figure, block) {
-    const curves = entry.values[figure.metric], base = block.entries[0];
+    const curves = entry.values.get(figure.metric), base = block.entries[0];
     if (!curves || !isMinus(figure)) return curves;
     return curves.map((curve, k) => {
-      const other = (base.values[figure.metric] || [])[base.seeds.indexOf(entry.seeds[k])] || [];
+      const other = (base.values.get(figure.metric) || [])[base.seeds.indexOf(entry.seeds[k])] || [];
       return curve.map((value, i) => value == null || other[i] == null ? null : value - other[i]);
     });
   }

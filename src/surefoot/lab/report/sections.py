@@ -29,6 +29,7 @@ from surefoot.lab.report.context import (
 from surefoot.lab.report.figures import BUDGET, CurveData, CurvePanel, Panel, curve_data
 from surefoot.lab.report.panels import profiles_panel, sensitivity, time_to_target_panel
 from surefoot.lab.report.tables import COLUMNS, MARKS, metric_name, step_time
+from surefoot.lab.store import column
 
 if TYPE_CHECKING:
     from surefoot.lab.store import Run
@@ -359,7 +360,7 @@ def _time_to_target(summary: Summary, series: dict[str, int]) -> Section:
 
 
 def _target_content(group: TaskGroup, rows: Sequence[Comparison], series: dict[str, int]) -> list[Content]:
-    parallel = any((record.get("jobs") or 1) > 1 for run in group.runs for record in run.epochs)
+    parallel = any((jobs or 1) > 1 for run in group.runs for jobs in column(run.epochs, "jobs"))
     table_rows = []
     timed = any(row.time for row in rows)
     for row in rows:
@@ -418,7 +419,7 @@ def _provenance(groups: Sequence[TaskGroup]) -> Facts:
         "processor": lambda run: run.config.provenance.cpu,
         "device": lambda run: run.config.device,
         "threads per run": lambda run: run.config.threads,
-        "runs at once": lambda run: max((record.get("jobs") or 1 for record in run.epochs), default=None),
+        "runs at once": lambda run: max((jobs or 1 for jobs in column(run.epochs, "jobs")), default=None),
         "batch size": lambda run: run.config.task.batch_size,
         "data (sha256)": lambda run: run.config.task.data[:16],
         "computed": lambda run: run.config.provenance.time[:10],

@@ -10,6 +10,7 @@ import os
 import socket
 import threading
 import warnings
+from collections.abc import Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from dataclasses import replace
@@ -171,7 +172,7 @@ class _RunningJob:
         self._on_event(outcome.event(self._job.index))
         self.future.set_result(outcome)
 
-    def _rows(self) -> list[dict[str, Any]]:
+    def _rows(self) -> Sequence[dict[str, Any]]:
         try:
             return read_metrics(self._job.folder / "metrics.jsonl")[0]
         except StoreError:  # the run itself will say so, and better
