@@ -41,7 +41,7 @@ def test_help_needs_no_torch() -> None:
         (("compare", "digits-lr", "--lr", "-1"), "'adam': Invalid learning rate: -1"),
         (("compare", "digits-lr", "--device", "abacus"), "the device 'abacus' cannot be used here; take cpu"),
         (("tune", "digits-lr", "-o", "adams", "--eta", "abc"), "cannot read eta='abc'"),
-        (("report", "no/such/folder"), "no/such/folder is not a folder"),
+        (("report", "no/such/folder"), "no/such/folder does not exist"),
         (("runs", "no/such/folder"), "no/such/folder is not a folder"),
         (("fork", "digits-lr", "--at", 1, "--state", "warm"), "'keep' or 'fresh', got 'warm'"),
         (("compare", "digits-lr", "--device", "meta"), "the device 'meta' cannot be used here; take cpu"),
