@@ -22,6 +22,10 @@ HOW_TO_PASS_THE_LOSS = (
 )
 
 
+#: After so many losses, and then after ten times as many, a look shows whether they are those of mini-batches.
+FIRST_LOOK = 100
+
+
 def as_scalar(loss: Any, *, owner: str) -> Number:
     """Turn a loss into a float, or into a detached 0-d tensor that stays on its device.
 
@@ -97,6 +101,11 @@ class RecordedLosses:
         #: Whether the last closure added its gradients to others, so that its loss is not that of the whole step.
         self.is_partial = False
         self.partial_was_said = False
+        #: The last loss that was read, how many were, and how many of them were equal to the one before.
+        self.last: float | None = None
+        self.read = self.repeated = 0
+        #: When to look at these numbers.
+        self.next_look = FIRST_LOOK
 
     def add(self, loss: Number, weight: float) -> None:
         """Add the loss of a micro-batch."""
@@ -239,7 +248,30 @@ class TakesLoss(Optimizer):
             mean = mean_over_ranks(total, weight, self.process_group, self.param_groups)
         else:
             mean = total if weight == 1 else total / weight
-        return mean.item() if isinstance(mean, Tensor) and mean.is_cpu and not stays_tensor else mean
+        if isinstance(mean, Tensor):
+            if stays_tensor or not mean.is_cpu:
+                return mean
+            mean = mean.item()
+        history = self._recorded
+        history.repeated += mean == history.last
+        history.last = mean
+        history.read += 1
+        if history.read == history.next_look:
+            self._look_for_repeated_losses()
+        return mean
+
+    def _look_for_repeated_losses(self) -> None:
+        """Warn, once, if most losses so far were those of the step before."""
+        history = self._recorded
+        history.next_look *= 10
+        if 2 * history.repeated > history.read and getattr(getattr(self, "rule", None), "name", "") != "plain":
+            history.next_look = 0  # never again
+            warnings.warn(
+                f"{type(self).__name__} was given the loss of the step before in {history.repeated} of {history.read} "
+                f"steps (now {history.last:g}), so its weights say nothing; pass the loss of the current mini-batch at "
+                "every step, not a constant or the mean of an epoch: step(loss=loss)",
+                stacklevel=6,  # the line that called step()
+            )
 
     def _picklable_process_group(self) -> bool | None:
         """A process group cannot be pickled; the copy averages over the default group, or nowhere as before."""

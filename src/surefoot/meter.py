@@ -7,6 +7,7 @@ tensors, and nothing is read back, unless ``nonfinite="raise"`` asks for it.
 from __future__ import annotations
 
 import functools
+import math
 import operator
 import warnings
 from collections.abc import Iterable, Sequence
@@ -22,6 +23,8 @@ from surefoot.statistics import LossStats, Number, choose, scalar_on, widest_flo
 
 #: The largest loss, and the largest weight: its product with a gradient must have a square that float32 can hold.
 MAX_LOSS = 1e19
+#: A std below this share of the mean is no spread: a mean over a batch in float32 is rounded by about as much.
+RESOLUTION = 2.0**-19
 #: After this many skipped steps there is a warning, once.
 WARN_AFTER_SKIPS = 10
 
@@ -38,6 +41,10 @@ class Assessment(NamedTuple):
     accepted: bool | Tensor
     #: It is accepted, and a gradient can be multiplied by its weight: the step may be taken.
     usable: bool | Tensor
+    #: What the gradient is multiplied by: the weight, or what ``gain`` makes of it.
+    multiplier: Number = 0.0
+    #: The mean square of the weights up to this one, if ``gain`` bounds them.
+    power: Number = 0.0
 
 
 @dataclass(frozen=True)
@@ -50,6 +57,8 @@ class Meter:
         seed, stream: of the noise; the stream is the index of the parameter group.
         maximize: negate the loss, so that a positive tilt is still pessimistic.
         nonfinite: "raise" stops at a loss that is not usable.
+        gain: bounds on the weight as a multiple of the root mean square of all weights so far (None: no bounds).
+        gain_beta: decay rate of that mean square: the one of the engine's mean squared gradient.
         owner: whose loss it is, for messages.
         skipping: what ``nonfinite="skip"`` does there, for messages.
 
@@ -70,31 +79,67 @@ class Meter:
     nonfinite: str = "skip"
     owner: str = "Meter"
     skipping: str = "skips such steps"
+    gain: tuple[float, float] | None = None
+    gain_beta: float = 0.999
 
-    def assess(self, stats: LossStats, loss: Number, gradients_are_sound: bool | Tensor = True) -> Assessment:
-        """Judge a loss by the statistics before it; this changes nothing."""
+    def assess(
+        self, stats: LossStats, loss: Number, gradients_are_sound: bool | Tensor = True, power: Number = 0.0
+    ) -> Assessment:
+        """Judge a loss by the statistics, and by the mean square of the weights, before it; this changes nothing."""
         on_device = isinstance(stats.mean, Tensor)
         if on_device:
             loss = scalar_on(stats.mean.device, loss)
-        accepted = gradients_are_sound & is_sound(loss)
+        accepted = gradients_are_sound & (abs(loss) <= MAX_LOSS)  # is_sound, without a call
         signed = -loss if self.maximize else loss
         if on_device:
             signed = torch.where(accepted, signed, stats.mean)  # the weight of a loss that is left out is not used
         if on_device or accepted:
             noise = self._noise(stats.count) if self.rule.uses_noise else 0.0
             eta = self.eta if on_device else float(self.eta)
-            z, tilt, weight = weigh(self.rule, stats, signed, eta, noise, self.weighting)
+            resolved = stats
+            if on_device:
+                std = torch.where(stats.std <= RESOLUTION * abs(stats.mean), 0.0, stats.std)
+                resolved = stats._replace(std=std)
+            elif stats.std <= RESOLUTION * abs(stats.mean):
+                resolved = stats._replace(std=0.0)
+            z, tilt, weight = weigh(self.rule, resolved, signed, eta, noise, self.weighting)
             if on_device:
                 weight = scalar_on(stats.mean.device, weight)
             elif type(weight) is not float:  # a user's rule may compute with tensors
                 z, tilt, weight = float(z), float(tilt), float(weight)
             usable = accepted & (abs(weight) <= MAX_LOSS)
-            assessment = Assessment(stats, signed, z, tilt, weight, accepted, usable)
+            multiplier = weight
+            if self.gain is not None and usable is not False:
+                multiplier, power = self._bounded(weight, power, stats.count, usable)
+            assessment = Assessment(stats, signed, z, tilt, weight, accepted, usable, multiplier, power)
         else:
-            assessment = Assessment(stats, signed, stats.z, stats.tilt, stats.weight, accepted=False, usable=False)
+            assessment = Assessment(stats, signed, *stats[5:], False, False, power=power)
         if self.nonfinite == "raise" and not assessment.usable:
             raise self._error(loss, assessment)
         return assessment
+
+    def _bounded(self, weight: Number, power: Number, count: Number, usable: Any) -> tuple[Number, Number]:
+        """The weight as a multiple of the root mean square of the weights so far, within bounds; and the mean square.
+
+        A common factor of all weights cancels in Adam's step, so what counts is how this weight compares with those
+        that the mean squared gradient remembers. Only eps noticed the factor; now it is added to gradients of their own
+        size. A weight below the lower bound says nothing about the direction: the step descends, whatever its sign.
+        Before there is a weight to compare with, the multiple is 1.
+        """
+        (low, high), beta = self.gain, self.gain_beta  # type: ignore[misc]
+        lowest = -high if self.rule.climbs else low
+        share = (1 - beta) / (1 - beta ** (count + 1))
+        if isinstance(weight, Tensor):
+            after = power + torch.where(power == 0, 1.0, share) * (weight * weight - power)
+            multiple = (weight / torch.where(after > 0, after, 1.0).sqrt()).clamp(lowest, high)
+            multiple = torch.where(abs(multiple) < low, low, multiple)
+            multiple = torch.where(after > 0, multiple, 1.0)
+            return torch.where(usable, multiple, weight), torch.where(usable, after, power)
+        power += (share if power else 1.0) * (weight * weight - power)
+        if not power:
+            return 1.0, power
+        multiple = weight / math.sqrt(power)
+        return low if abs(multiple) < low else max(lowest, min(multiple, high)), power
 
     def _noise(self, count: Number) -> Number:
         """The draw that belongs to the number of losses so far."""

@@ -12,6 +12,9 @@ from torch import Tensor
 
 from surefoot.noise import standard_normal
 
+#: The default bounds of Surefoot's optimizers.
+GAIN = (0.3, 1.5)
+
 
 def paper_weight(rule: str, loss: float, mu: float, sigma: float, eta: float, noise: float) -> float:
     """The bracket of Algorithm 2 and of its two siblings.
@@ -92,6 +95,7 @@ class Reference:
         weighting: str = "paper",
         seed: int = 0,
         weights: list[float] | None = None,
+        gain: tuple[float, float] | None = GAIN,
     ) -> None:
         self.thetas, self.rule, self.eta, self.lr, self.engine = thetas, rule, eta, lr, engine
         self.betas, self.eps, self.weight_decay, self.decoupled = betas, eps, weight_decay, decoupled
@@ -100,7 +104,10 @@ class Reference:
         self.v = [torch.zeros_like(x) for x in thetas]
         self.largest = [torch.zeros_like(x) if amsgrad else None for x in thetas]
         self.t = [0] * len(thetas)
+        # Only Adam cancels the paper's scale, so only there can it be bounded.
+        self.gain = gain if weighting == "paper" and engine == "adam" and rule != "plain" else None
         self.losses: list[float] = []
+        self.power = 0.0
 
     def weight_of(self, loss: float) -> float:
         """The weight of the next gradient, from the paper's r and s over all losses before it."""
@@ -113,6 +120,7 @@ class Reference:
         mu = last + sum(share * (x - last) for share, x in zip(shares, before)) / mass if before else 0.0
         s = sum(share * (x - mu) ** 2 for share, x in zip(shares, before))
         sigma = math.sqrt(s / mass) if len(before) > 1 else 0.0
+        sigma = 0.0 if sigma <= 2.0**-19 * abs(mu) else sigma  # below the resolution of the loss
         noise = standard_normal(self.seed, len(before), 0)
         if self.weighting == "unit":
             tilt = {"plain": 0.0, "ucb": self.eta, "s": self.eta * noise}.get(self.rule)
@@ -124,10 +132,22 @@ class Reference:
         weight = paper_weight(self.rule, loss, mu, sigma, self.eta, noise)
         return weight if sigma else abs(weight)
 
+    def bounded(self, weight: float) -> float:
+        """The weight as a multiple of the root mean square of all weights up to it, within the bounds of ``gain``."""
+        if self.gain is None:
+            return weight
+        beta, (low, high) = self.betas[1], self.gain
+        share = (1 - beta) / (1 - beta ** (len(self.losses) + 1)) if self.power else 1.0
+        self.power = (1 - share) * self.power + share * weight**2
+        if not self.power:
+            return 1.0
+        multiple = weight / math.sqrt(self.power)
+        return low if abs(multiple) < low else max(-high, min(multiple, high))
+
     def step(self, grads: list[Tensor | None], loss: float) -> None:
         """One step over all tensors that have a gradient."""
         loss = -loss if self.maximize else loss
-        weight = self.weights[len(self.losses)] if self.weights else self.weight_of(loss)
+        weight = self.weights[len(self.losses)] if self.weights else self.bounded(self.weight_of(loss))
         for i, (theta, grad) in enumerate(zip(self.thetas, grads)):
             if grad is None:
                 continue

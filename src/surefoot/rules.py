@@ -43,6 +43,8 @@ class Rule:
     uses_noise: bool = False
     #: Whether weighting="paper" multiplies by the std; the plain rule is the plain optimizer whatever the weighting.
     scales: bool = True
+    #: Whether an optimizer follows a negative weight. If a rule leans further the worse the loss is, it never ends.
+    climbs: bool = True
     allowed: Callable[[float], bool] = math.isfinite
     allowed_words: str = "a finite number"
 
@@ -175,8 +177,8 @@ RULES: dict[str, Rule] = {
     "cb": Rule("cb", _cb, eta=1e-4),
     "s": Rule("s", _s, eta=1e-4, uses_noise=True, allowed=_is_deviation,
               allowed_words="the standard deviation of its noise, a finite number that is not negative"),
-    "pi": Rule("pi", _pi, eta=0.0),
-    "ei": Rule("ei", _ei, eta=0.0),
+    "pi": Rule("pi", _pi, eta=0.0, climbs=False),
+    "ei": Rule("ei", _ei, eta=0.0, climbs=False),
     "cvar": Rule("cvar", _cvar, eta=0.5, allowed=_is_share,
                  allowed_words="the share of batches left out, at least 0 and below 1"),
 }  # fmt: skip

@@ -155,9 +155,9 @@ def stats_for_new_group(first: Tensor | None, negated: bool) -> Tensor:
         return no_statistics()
     vector = first.clone()
     if negated:
-        mean, best = LossStats._fields.index("mean"), LossStats._fields.index("best")
+        count, mean, best = map(LossStats._fields.index, ("count", "mean", "best"))
         vector[mean].neg_()
-        vector[best] = vector[mean]
+        vector[best] = torch.where(vector[count] == 0, math.inf, vector[mean])
     return vector
 
 

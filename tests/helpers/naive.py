@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import NormalDist
 from typing import Any
 
@@ -22,6 +22,8 @@ from surefoot.noise import standard_normal
 LARGEST = 1e19
 #: The farthest that a weight goes from 1 with weighting="unit".
 FARTHEST = 100.0
+#: A smaller share of the mean is no spread.
+RESOLUTION = 2.0**-19
 
 
 @dataclass
@@ -36,6 +38,8 @@ class Statistics:
     z: float = 0.0
     tilt: float = 0.0
     weight: float = 1.0
+    #: The mean square of the weights, where they are bounded.
+    power: float = 0.0
 
     def take_in(self, loss: float, beta: float) -> None:
         self.count += 1
@@ -75,9 +79,27 @@ def lean_and_factor(rule: str, seen: Statistics, eta: float, noise: float) -> tu
     return -math.sqrt(2 / math.pi) / float(erfcx(-shortfall / math.sqrt(2))), 1.0
 
 
+def bounded(rule: str, seen: Statistics, weight: float, options: dict[str, Any]) -> float:
+    """The weight, within bounds as a multiple of the root mean square of the weights so far; it enters the mean."""
+    if options.get("gain") is None or options["weighting"] != "paper" or rule == "plain":
+        return weight
+    (low, high), beta = options["gain"], options["betas"][1]
+    share = (1 - beta) / (1 - beta ** (seen.count + 1)) if seen.power else 1.0
+    seen.power = (1 - share) * seen.power + share * weight**2
+    if seen.power == 0:
+        return 1.0
+    multiple = weight / math.sqrt(seen.power)
+    if abs(multiple) < low or (multiple < 0 and rule in ("pi", "ei")):
+        return low
+    return max(-high, min(high, multiple))
+
+
 def judge(rule: str, seen: Statistics, loss: float, eta: float, noise: float, weighting: str) -> Statistics:
     """The statistics with z, tilt and weight of this loss."""
+    before = seen
     std, distance = math.sqrt(seen.variance), loss - seen.mean
+    if std <= RESOLUTION * abs(seen.mean):
+        seen, std = replace(seen, variance=0.0), 0.0
     lean, factor = lean_and_factor(rule, seen, eta, noise)
     z = distance / std if std else 0.0
     tilt = lean / (factor or 1.0)
@@ -86,7 +108,7 @@ def judge(rule: str, seen: Statistics, loss: float, eta: float, noise: float, we
     else:
         weight = factor * std + lean * distance
         weight = weight if std else abs(weight)
-    judged = copy.copy(seen)
+    judged = copy.copy(before)
     judged.z, judged.tilt, judged.weight = z, tilt, weight
     return judged
 
@@ -175,7 +197,7 @@ class NaiveOptimizer:
         self.parameters += [NaiveParameter(theta.clone()) for theta in thetas]
         group = NaiveGroup(options, list(range(start, len(self.parameters))))
         if self.groups:
-            group.seen = copy.copy(self.groups[0].seen)
+            group.seen = replace(self.groups[0].seen, power=0.0)
             if options["maximize"] != self.groups[0].options["maximize"]:
                 group.seen.mean = -group.seen.mean
                 group.seen.best = group.seen.mean
@@ -199,9 +221,10 @@ class NaiveOptimizer:
             proceed = accepted and all(together)
             if accepted:
                 group.seen = judged[i]
+            weight = bounded(self.rule, group.seen, group.seen.weight, group.options) if accepted and usable[i] else 0.0
             for k in group.members if proceed else []:
                 if grads[k] is not None:
-                    self.parameters[k].update(self.engine, group.options, grads[k], group.seen.weight)
+                    self.parameters[k].update(self.engine, group.options, grads[k], weight)
             if accepted:
                 group.seen.take_in(losses[i], group.loss_beta())
             group.seen.skipped += not proceed

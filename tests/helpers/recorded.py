@@ -32,11 +32,18 @@ def named_optimizers() -> dict[str, type[surefoot.LossAware]]:
     }
 
 
-def optimizer_cases() -> dict[str, Callable[[list[Any]], Any]]:
+def defaults_then(name: str) -> dict[str, Any]:
+    """The defaults of the version that wrote the file, where they are others today."""
+    weighting = {"weighting": "paper"} if name.startswith("AdaMax") else {}
+    return weighting if name.startswith("Momentum") else {"gain": None, **weighting}
+
+
+def optimizer_cases(as_recorded: bool = True) -> dict[str, Callable[[list[Any]], Any]]:
     """How to build each recorded optimizer from its parameter groups."""
 
     def build(name: str, **options: Any) -> Callable[[list[Any]], Any]:
-        return lambda groups: getattr(surefoot, name)(groups, lr=0.05, **options)
+        then = defaults_then(name) if as_recorded else {}
+        return lambda groups: getattr(surefoot, name)(groups, lr=0.05, **then, **options)
 
     def wrap(**options: Any) -> Callable[[list[Any]], Any]:
         return lambda groups: surefoot.LossWeighted(
@@ -48,7 +55,6 @@ def optimizer_cases() -> dict[str, Callable[[list[Any]], Any]]:
         "AdamUCB capturable": build("AdamUCB", eta=0.4, capturable=True),
         "AdamUCB amsgrad": build("AdamUCB", eta=0.4, amsgrad=True, weight_decay=0.1, decoupled_weight_decay=True),
         "MomentumS nesterov": build("MomentumS", eta=0.4, seed=5, nesterov=True, maximize=True, foreach=True),
-        "AdamCB reference": build("AdamCB", eta=0.4, reference=True),
         "LossWeighted": wrap(),
         "LossWeighted paper": wrap(weighting="paper", nonfinite="coast"),
     }
@@ -64,9 +70,9 @@ def tensors(dtype: torch.dtype, seed: int) -> list[Tensor]:
     ]
 
 
-def make(case: str, params: list[Tensor]) -> Any:
-    """The optimizer of a case, on two groups."""
-    return optimizer_cases()[case]([{"params": params[:2]}, {"params": params[2:], "lr": 0.02, "eta": 0.2}])
+def make(case: str, params: list[Tensor], as_recorded: bool = True) -> Any:
+    """The optimizer of a case, on two groups, with the defaults of the version that wrote the file or with today's."""
+    return optimizer_cases(as_recorded)[case]([{"params": params[:2]}, {"params": params[2:], "lr": 0.02, "eta": 0.2}])
 
 
 def parameters(values: list[Tensor]) -> list[Parameter]:

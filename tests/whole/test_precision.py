@@ -6,6 +6,7 @@ On average over many numbers no worse; a single number never much worse, which i
 from __future__ import annotations
 
 import functools
+import inspect
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -95,12 +96,19 @@ class Prescribed:
         return 0.0, self.left.pop(0) / stats.std
 
 
+def unbounded(cls: Any) -> dict[str, Any]:
+    """What lets the prescribed weights pass as they are."""
+    return {"gain": None} if "gain" in inspect.signature(cls).parameters else {}
+
+
 def ours(engine: str, dtype: torch.dtype, option: str, path: str, kind: str) -> Tensor:
     cls, _, settings = ENGINES[engine]
     start, *grads = data(dtype)
     p = start.clone().requires_grad_()
     rule = Rule("prescribed", Prescribed(weights_of(kind)), eta=0.0)
-    optimizer = cls([p], lr=LR, rule=rule, weighting="paper", **settings, **OPTIONS[option], **PATHS[path])
+    optimizer = cls(
+        [p], lr=LR, rule=rule, weighting="paper", **settings, **unbounded(cls), **OPTIONS[option], **PATHS[path]
+    )
     # A spread that was there before the first step: without one, weights lose their sign.
     optimizer.param_groups[0]["seen"] = torch.tensor(LossStats(count=3.0, mean=1.0, std=1.0), dtype=torch.float64)
     for t, g in enumerate(grads):
@@ -176,7 +184,7 @@ def test_on_average_the_error_in_float32_is_no_larger_than_torchs_own(engine: st
         optimizer: Any = torch_cls([p], lr=LR, **settings)
         if of_ours:
             rule = Rule("prescribed", Prescribed(weights), eta=0.0)
-            optimizer = cls([p], lr=LR, rule=rule, weighting="paper", **settings, **PATHS[path])
+            optimizer = cls([p], lr=LR, rule=rule, weighting="paper", **settings, **unbounded(cls), **PATHS[path])
             stats = LossStats(count=3.0, mean=1.0, std=1.0)
             optimizer.param_groups[0]["seen"] = torch.tensor(stats, dtype=torch.float64)
         for t, (g, weight) in enumerate(zip(grads, weights)):
@@ -200,7 +208,7 @@ def test_a_weight_near_zero_keeps_a_large_gradient_out(engine: str, small: float
     weights = [1.0, *[small] * 6, 1.0]
     p, q = (torch.ones(2, dtype=torch.float64, requires_grad=True) for _ in range(2))
     rule = Rule("prescribed", Prescribed(weights), eta=0.0)
-    optimizer = cls([p], lr=LR, rule=rule, weighting="paper", **settings, **PATHS[path])
+    optimizer = cls([p], lr=LR, rule=rule, weighting="paper", **settings, **unbounded(cls), **PATHS[path])
     optimizer.param_groups[0]["seen"] = torch.tensor(LossStats(count=3.0, mean=1.0, std=1.0), dtype=torch.float64)
     other = torch_cls([q], lr=LR, **settings)
     for t, weight in enumerate(weights):

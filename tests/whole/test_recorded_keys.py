@@ -20,6 +20,7 @@ import torch
 from surefoot.lab import compare
 from surefoot.lab.run.pool import InProcess, Outcome, RunJob
 from surefoot.lab.spec.config import RunConfig
+from surefoot.lab.spec.contestant import Contestant, takes_bounds
 
 ARCHIVE = Path(__file__).parents[2] / "results" / "paper" / "runs.jsonl"
 Json = dict[str, Any]
@@ -127,6 +128,12 @@ def by_plan() -> dict[str, list[Json]]:
     return dict(groups)
 
 
+def as_planned(optimizer: Json) -> str:
+    """How the study writes an archived optimizer: the published method bounds no weight."""
+    spec = Contestant.parse(optimizer["spec"])
+    return spec.with_options({"gain": None}).spec if takes_bounds(spec.cls, spec.kwargs) else spec.spec
+
+
 @pytest.mark.usefixtures("stand_in_data")
 @pytest.mark.parametrize("name", by_plan())
 def test_planning_an_archived_run_gives_its_key(name: str, tmp_path: Path) -> None:
@@ -139,7 +146,7 @@ def test_planning_an_archived_run_gives_its_key(name: str, tmp_path: Path) -> No
         options["lr"] = optimizer["kwargs"]["lr"]
     if optimizer["kwargs"]["weight_decay"] != 1e-4:  # what every built-in task has by default
         options["weight_decay"] = optimizer["kwargs"]["weight_decay"]
-    plans = planned(task["name"], optimizer["spec"], tmp_path, [config["seed"] for config in configs], **options)
+    plans = planned(task["name"], as_planned(optimizer), tmp_path, [config["seed"] for config in configs], **options)
     for config in configs:
         plan = plans[config["seed"]]
         assert plan["key"] == config["key"]
@@ -159,3 +166,12 @@ def test_every_class_and_every_option_set_is_planned() -> None:
         "surefoot.lab.paper.ablation:ScaledAdam",
     }
     assert sum(map(len, by_plan().values())) == 379
+
+
+@pytest.mark.usefixtures("stand_in_data")
+def test_a_run_with_bounds_is_another_run(tmp_path: Path) -> None:
+    config = next(config for config in archived() if config["optimizer"]["spec"].startswith("adamucb:eta=0.01"))
+    options: Json = {"batch_size": config["task"]["batch_size"], "epochs": config["epochs"], "lr": 1e-3}
+    plan = planned(config["task"]["name"], "adamucb:eta=0.01", tmp_path, [config["seed"]], **options)[config["seed"]]
+    assert plan["key"] not in {config["key"] for config in archived()}
+    assert plan["optimizer"]["kwargs"]["gain"] == [0.3, 1.5]

@@ -16,11 +16,13 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from typer.testing import CliRunner
 
 from surefoot.cli import app
-from surefoot.lab import read_runs
+from surefoot.lab import Contestant, read_runs
+from surefoot.lab.tune import tune
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "lab"
 SIZE = ("--subset", 100, "--batch-size", 32, "--seeds", 1)
-BOTH = ("-o", "adam", "-o", "adams:eta=0.1")
+#: The recorded runs had no bounds on the weights; the label of their optimizer is "AdamS eta=0.1".
+BOTH = ("-o", "adam", "-o", "adams:eta=0.1,gain=None")
 STEPS_PER_EPOCH = 4
 #: Losses computed from a checkpoint of another machine: its last bits may differ, and ours follow them.
 CLOSE = 1e-5
@@ -58,6 +60,11 @@ def metrics(root: Path) -> dict[str, list[str]]:
     """The lines of every run under a folder, by the name of its folder."""
     paths = sorted(root.rglob("metrics.jsonl"))
     return {str(path.parent.relative_to(root)): path.read_text().splitlines() for path in paths}
+
+
+def by_key(lines: dict[str, list[str]]) -> dict[str, list[str]]:
+    """Lines by the seed and the key of their runs: an optimizer may have another label than when it was recorded."""
+    return {"-".join(name.split("-")[-2:]): rows for name, rows in lines.items()}
 
 
 def numbers(lines: list[str]) -> Rows:
@@ -107,7 +114,7 @@ def test_a_recorded_comparison_goes_on_from_its_checkpoints(tmp_path: Path, step
     surefoot("compare", "digits-lr", *BOTH, *SIZE, "--epochs", 5, "--out", out, "-q")
     assert steps.count == 2 * 3 * STEPS_PER_EPOCH  # epoch 3 again, since the checkpoint is that of epoch 2
     surefoot("compare", "digits-lr", *BOTH, *SIZE, "--epochs", 5, "--out", fresh, "-q")
-    before, after, whole = metrics(FIXTURES / "compare"), metrics(out), metrics(fresh)
+    before, after, whole = (by_key(metrics(root)) for root in (FIXTURES / "compare", out, fresh))
     assert before.keys() == after.keys() == whole.keys()
     for name, lines in whole.items():
         assert len(lines) == 5
@@ -134,11 +141,12 @@ def test_a_comparison_that_is_continued_here_has_the_same_bits(tmp_path: Path) -
 
 def test_a_recorded_fork_goes_on_and_another_optimizer_joins_it(tmp_path: Path, steps: Steps) -> None:
     out, fresh = copied("fork", tmp_path), tmp_path / "fresh"
-    words = ("fork", "digits-lr", *BOTH, "-o", "adamucb:eta=0.1", "--at", 1, "--state", "keep", *SIZE, "--epochs", 3)
+    joins = ("-o", "adamucb:eta=0.1")
+    words = ("fork", "digits-lr", *BOTH, *joins, "--at", 1, "--state", "keep", *SIZE, "--epochs", 3)
     surefoot(*words, "--out", out, "-q")
     assert steps.count == (2 + 2 + 3) * STEPS_PER_EPOCH  # none for the epoch before the fork
     surefoot(*words, "--out", fresh, "-q")
-    before, after, whole = metrics(FIXTURES / "fork"), metrics(out), metrics(fresh)
+    before, after, whole = (by_key(metrics(root)) for root in (FIXTURES / "fork", out, fresh))
     assert after.keys() == whole.keys() > before.keys()
     for name, lines in whole.items():
         assert_continued(before.get(name, []), after[name], lines, kept=len(before.get(name, [])))
@@ -152,21 +160,29 @@ def trials(database: Path) -> Counter[str]:
         connection.close()
 
 
-def test_a_recorded_search_goes_on_and_is_then_found_done(tmp_path: Path, steps: Steps) -> None:
+def test_a_recorded_search_goes_on_and_is_then_found_done(
+    tmp_path: Path, steps: Steps, capsys: pytest.CaptureFixture[str]
+) -> None:
     pytest.importorskip("optuna", reason="Optuna is not installed; pip install 'surefoot[tune]'")
     out = copied("tune", tmp_path)
+    published = Contestant.create("AdamS", "surefoot.AdamS", {"gain": None})  # as it was called then
+
+    def search() -> None:
+        space = {"eta": "0.1", "lr": "1e-3,1e-2,1e-1"}
+        size = {"subset": 100, "batch_size": 32, "seeds": 1, "epochs": 2}
+        tune("digits-lr", ["adam", published], space=space, out=out, progress=False, **size).print()
+
     assert trials(out / "tune.db") == {"COMPLETE": 2, "RUNNING": 1, "WAITING": 3}
-    values = ("--lr", "1e-3,1e-2,1e-1", "--eta", "0.1")
-    words = ("tune", "digits-lr", "-o", "adam", "-o", "adams", *values, *SIZE, "--epochs", 2, "--out", out)
-    surefoot(*words, "-q")
+    search()
     assert steps.count == 4 * 2 * STEPS_PER_EPOCH  # two of the six trials were done
     assert trials(out / "tune.db") == {"COMPLETE": 6, "FAIL": 1}  # its worker was killed: the trial was taken up again
     done = metrics(out)
-    for name, lines in metrics(FIXTURES / "tune").items():
-        assert done[name][0] == lines[0]
+    for name, lines in by_key(metrics(FIXTURES / "tune")).items():
+        assert by_key(done)[name][0] == lines[0]
     assert sorted(map(len, done.values())) == [2] * 6
-    output = surefoot(*words)
-    assert "3 of 3" in output
+    capsys.readouterr()
+    search()
+    assert "3 of 3" in capsys.readouterr().out
     assert steps.count == 4 * 2 * STEPS_PER_EPOCH
     assert metrics(out) == done
     assert trials(out / "tune.db") == {"COMPLETE": 6, "FAIL": 1}

@@ -53,16 +53,18 @@ DTYPE = pytest.mark.parametrize("dtype", DTYPES)
 def test_every_named_optimizer_is_recorded() -> None:
     assert len(named_optimizers()) >= 16
     for dtype in DTYPES:
-        assert set(recorded()["optimizers"][dtype]) == set(optimizer_cases())
+        # reference=True follows the authors' code more closely than it did then.
+        assert set(recorded()["optimizers"][dtype]) - {"AdamCB reference"} == set(optimizer_cases())
     assert FILE.stat().st_size < 300_000
 
 
 @CASE
 @DTYPE
-def test_a_recorded_checkpoint_continues_as_it_did(case: str, dtype: str) -> None:
+@pytest.mark.parametrize("as_recorded", [True, False], ids=["defaults then", "defaults now"])
+def test_a_recorded_checkpoint_continues_as_it_did(case: str, dtype: str, as_recorded: bool) -> None:
     expected = recorded()["optimizers"][dtype][case]
     params = parameters(shaped(expected["params"]))
-    optimizer = make(case, params)
+    optimizer = make(case, params, as_recorded)
     optimizer.load_state_dict(copy.deepcopy(expected["state_dict"]))  # whose tensors the steps would write to
     train(optimizer, params, 1)
     assert_same([p.detach() for p in params], shaped(expected["params_after"]))

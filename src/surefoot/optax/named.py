@@ -13,7 +13,7 @@ from jax import Array
 
 from surefoot.optax.engines import Engine, adam_engine, guarded, momentum_engine
 from surefoot.optax.rules import RULES, Rule
-from surefoot.optax.tilt import Weighting, scale_by_tilt
+from surefoot.optax.tilt import GAIN, Weighting, scale_by_tilt
 
 Options = ParamSpec("Options")
 #: As in surefoot.optim.options, which imports torch.
@@ -57,6 +57,7 @@ def adam(
     seed: int | Array = 0,
     group: int | Array = 0,
     mu_dtype: Any = None,
+    gain: tuple[float, float] | None = GAIN,
 ) -> optax.GradientTransformationExtraArgs:
     """Adam on the weighted gradient.
 
@@ -79,6 +80,7 @@ def adam(
         seed: as in :func:`scale_by_tilt`.
         group: as in :func:`scale_by_tilt`.
         mu_dtype: dtype of the mean gradient.
+        gain: as in :func:`scale_by_tilt`, with ``b2`` as its decay; None is the published form.
 
     >>> optimizer = adam("ucb", learning_rate=1e-3, eta=0.1, weight_decay=1e-4)
     """
@@ -91,7 +93,8 @@ def adam(
             stacklevel=3,  # the line that called adam_s
         )
     loss_beta = _own_beta(b1) if loss_beta is None else loss_beta
-    tilt = scale_by_tilt(rule, eta, weighting=weighting, loss_beta=loss_beta, seed=seed, group=group)
+    noise = {"seed": seed, "group": group}
+    tilt = scale_by_tilt(rule, eta, weighting=weighting, loss_beta=loss_beta, gain=gain, gain_beta=b2, **noise)
     engine = adam_engine(b1, b2, eps, mu_dtype)
     return _chain(tilt, engine, learning_rate, weight_decay, bool(decoupled_weight_decay), mask)
 
@@ -111,14 +114,15 @@ def adamw(
     seed: int | Array = 0,
     group: int | Array = 0,
     mu_dtype: Any = None,
+    gain: tuple[float, float] | None = GAIN,
 ) -> optax.GradientTransformationExtraArgs:
     """AdamW on the weighted gradient: :func:`adam` with decoupled decay, and the default decay of ``optax.adamw``.
 
     >>> optimizer = adamw("s", learning_rate=3e-4, weight_decay=0.1)
     """
-    more = {"weighting": weighting, "loss_beta": loss_beta, "seed": seed, "group": group, "mu_dtype": mu_dtype}
+    more: dict[str, Any] = {"weighting": weighting, "loss_beta": loss_beta, "seed": seed, "group": group}
     decay = {"weight_decay": weight_decay, "decoupled_weight_decay": True, "mask": mask}
-    return adam(rule, learning_rate, eta, b1, b2, eps, **decay, **more)
+    return adam(rule, learning_rate, eta, b1, b2, eps, mu_dtype=mu_dtype, gain=gain, **decay, **more)
 
 
 def momentum(

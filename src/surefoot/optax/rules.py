@@ -24,13 +24,14 @@ class TiltState(NamedTuple):
     tilt: Array
     weight: Array
     taken: Array  # whether the last step was taken
+    power: Array = 0.0  # type: ignore[assignment]  # mean square of the weights so far, where gain bounds them
 
 
 class Rule(NamedTuple):
     """A member of the family: ``tilt(stats, eta, noise)`` returns the tilt as ``(numerator, denominator)``.
 
     So a rule can express a tilt that would divide by zero; the paper's scale is ``denominator * std``.
-    ``eta`` is the default, ``low <= eta < high`` its range.
+    ``eta`` is the default, ``low <= eta < high`` its range; ``climbs`` says whether bounded weights may be negative.
     """
 
     tilt: Callable[[TiltState, Any, Array], tuple[Any, Any]]
@@ -38,6 +39,7 @@ class Rule(NamedTuple):
     uses_noise: bool = False
     low: float = -math.inf
     high: float = math.inf
+    climbs: bool = True
 
 
 def _cb(stats: TiltState, eta: Any, noise: Array) -> tuple[Any, Any]:
@@ -77,8 +79,8 @@ RULES: dict[str, Rule] = {
     "ucb": Rule(lambda stats, eta, noise: (eta, 1.0), eta=0.01),
     "cb": Rule(_cb, eta=1e-4),
     "s": Rule(lambda stats, eta, noise: (eta * noise, 1.0), eta=1e-4, uses_noise=True, low=0.0),
-    "pi": Rule(_pi, eta=0.0),
-    "ei": Rule(_ei, eta=0.0),
+    "pi": Rule(_pi, eta=0.0, climbs=False),
+    "ei": Rule(_ei, eta=0.0, climbs=False),
     "cvar": Rule(_cvar, eta=0.5, low=0.0, high=1.0),
 }
 

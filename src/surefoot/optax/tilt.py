@@ -17,8 +17,9 @@ from surefoot import noise as counters
 from surefoot.optax.rules import Rule, TiltState, find_rule
 
 Weighting = Literal["paper", "unit"]
-#: As in surefoot.meter and surefoot.rules, which import torch.
-MAX_LOSS, MAX_UNIT_DEVIATION = 1e19, 100.0
+#: As in surefoot.meter, surefoot.rules and surefoot.optim.options, which import torch.
+MAX_LOSS, RESOLUTION, MAX_UNIT_DEVIATION = 1e19, 2.0**-19, 100.0
+GAIN = (0.3, 1.5)
 
 
 def standard_normal(seed: ArrayLike, step: ArrayLike, group: ArrayLike = 0) -> Array:
@@ -83,6 +84,24 @@ def weighted(gradient: Array, weight: Array) -> Array:
     return jnp.where(jnp.isfinite(gradient), bounded, product)  # one that was not finite before is not hidden
 
 
+def _bounded(
+    weight: Array, usable: Array, state: TiltState, bounds: tuple[float, float], beta: Any, climbs: bool
+) -> tuple[Array, Array]:
+    """The weight as a multiple of the root mean square of the weights so far, within bounds; and the mean square.
+
+    As ``surefoot.meter`` does it: a multiple below the lower bound descends, whatever its sign.
+    """
+    low, high = bounds
+    rest = jnp.asarray(1 - beta, weight.dtype)
+    share = rest / -jnp.expm1((state.count + 1).astype(weight.dtype) * jnp.log1p(-rest))
+    share = jnp.where(state.power == 0, 1.0, jnp.minimum(share, 1.0))
+    weight = jnp.where(usable, weight, 0.0)
+    power = jnp.where(usable, state.power + share * (weight * weight - state.power), state.power)
+    known = power > 0
+    multiple = jnp.clip(weight / jnp.sqrt(jnp.where(known, power, 1.0)), -high if climbs else low, high)
+    return jnp.where(known, jnp.where(jnp.abs(multiple) < low, low, multiple), 1.0), power
+
+
 def scale_by_tilt(
     rule: str | Rule,
     eta: float | Array | Callable[[Array], Any] | None = None,
@@ -91,6 +110,8 @@ def scale_by_tilt(
     loss_beta: float | Array = 0.9,
     seed: int | Array = 0,
     group: int | Array = 0,
+    gain: tuple[float, float] | None = None,
+    gain_beta: float | Array = 0.999,
 ) -> optax.GradientTransformationExtraArgs:
     """Weight the gradient by how unusual its loss is, given the losses before it.
 
@@ -108,6 +129,9 @@ def scale_by_tilt(
         loss_beta: decay of the running mean and spread of the loss.
         seed: of the noise of rule ``"s"``.
         group: index that gives groups of parameters noise of their own.
+        gain: bounds on what multiplies the gradient with ``weighting="paper"``: the weight as a multiple of the root
+            mean square of the weights so far. For what divides by the size of the gradients, as Adam does.
+        gain_beta: decay of that mean square, such as Adam's ``b2``.
 
     >>> import jax.numpy as jnp
     >>> tilt = scale_by_tilt("ucb", 0.1)
@@ -125,11 +149,14 @@ def scale_by_tilt(
         raise ValueError(f"Invalid weighting: {weighting!r}; take 'paper' or 'unit'")
     if isinstance(loss_beta, (int, float)) and not 0 <= loss_beta < 1:
         raise ValueError(f"Invalid loss_beta value: {loss_beta}; take a number from 0 to below 1")
+    if gain is not None and not (len(gain) == 2 and 0 <= gain[0] <= 1 <= gain[1]):
+        raise ValueError(f"Invalid gain value: {gain!r}; give two numbers around 1, such as {GAIN}, or None")
+    bounds = gain if weighting == "paper" else None
 
     def init(params: optax.Params) -> TiltState:
         # An array each: jit refuses to donate one buffer twice.
-        mean, std, best, z, tilt, weight = (jnp.full((), x, float) for x in (0.0, 0.0, math.inf, 0.0, 0.0, 1.0))
-        return TiltState(jnp.zeros((), jnp.int32), mean, std, best, z, tilt, weight, jnp.ones((), bool))
+        mean, std, best, z, tilt, weight, power = (jnp.full((), x, float) for x in (0, 0, math.inf, 0, 0, 1, 0))
+        return TiltState(jnp.zeros((), jnp.int32), mean, std, best, z, tilt, weight, jnp.ones((), bool), power)
 
     def update(
         updates: optax.Updates,
@@ -144,24 +171,29 @@ def scale_by_tilt(
         value = jnp.where(accepted, value, state.mean)  # no NaN inside, also for those who differentiate through this
         now = jnp.asarray(eta(state.count) if callable(eta) else eta, value.dtype)
         noise = standard_normal(seed, state.count, group) if rule.uses_noise else jnp.zeros(())
-        numerator, denominator = rule.tilt(state, now, noise.astype(value.dtype))
-        no_spread, distance = state.std == 0, value - state.mean
+        # A spread below the resolution of the loss is none.
+        std = jnp.where(state.std <= RESOLUTION * jnp.abs(state.mean), 0.0, state.std)
+        numerator, denominator = rule.tilt(state._replace(std=std), now, noise.astype(value.dtype))
+        no_spread, distance = std == 0, value - state.mean
         tilt = numerator / jnp.where(denominator == 0, 1.0, denominator)
-        z = jnp.where(no_spread, 0.0, distance / jnp.where(no_spread, 1.0, state.std))
+        z = jnp.where(no_spread, 0.0, distance / jnp.where(no_spread, 1.0, std))
         if weighting == "unit":
             deviation = tilt * z
             bounded = jnp.clip(deviation, -MAX_UNIT_DEVIATION, MAX_UNIT_DEVIATION)
             weight = 1 + jnp.where(jnp.isfinite(deviation), bounded, deviation)
         else:
             # Without a spread the sign of the distance means nothing: with its magnitude the first step cannot climb.
-            weight = denominator * state.std + numerator * distance
+            weight = denominator * std + numerator * distance
             weight = jnp.where(no_spread, jnp.abs(weight), weight)
         usable = accepted & jnp.isfinite(weight * weight)  # Adam squares it
         # A loss is remembered even if its weight is unusable: otherwise the next losses would be unusable too.
-        stats = with_loss(state, value, loss_beta)._replace(z=z, tilt=tilt, weight=weight)
+        multiplier, power = weight, state.power
+        if bounds is not None:
+            multiplier, power = _bounded(weight, usable, state, bounds, gain_beta, rule.climbs)
+        stats = with_loss(state, value, loss_beta)._replace(z=z, tilt=tilt, weight=weight, power=power)
         stats = jax.tree.map(lambda new, old: jnp.where(accepted, new, old).astype(old.dtype), stats, state)
         stats = stats._replace(taken=usable)
-        updates = jax.tree.map(lambda g: jnp.where(usable, weighted(g, weight), 0).astype(g.dtype), updates)
+        updates = jax.tree.map(lambda g: jnp.where(usable, weighted(g, multiplier), 0).astype(g.dtype), updates)
         return updates, stats
 
     return optax.GradientTransformationExtraArgs(init, update)

@@ -65,6 +65,10 @@ def completed(state_dict: dict[str, Any], optimizer: Optimizer, rule: Rule) -> d
     for i, group in enumerate(state_dict["param_groups"]):
         options = current[i] if i < len(current) else {}
         options = {k: v for k, v in options.items() if k not in ("params", "seen", "param_names", "initial_lr")}
+        if "gain_power" in options:
+            options["gain_power"] = torch.zeros(1, dtype=torch.float64, device="cpu")
+            if "weighting" in group:  # one of ours, from before there were bounds: it goes on without them
+                options["gain"] = None
         seen = group.get("seen")
         if "eta" in group:
             check_eta(group["eta"], rule)  # the eta of another rule may have another meaning
@@ -147,7 +151,8 @@ def portable_groups(optimizer: Optimizer, state_dict: dict[str, Any]) -> list[di
     options = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
     for group in state_dict.get("param_groups", options):
         plain = {name: as_plain(value) for name, value in group.items() if name != "params"}
-        numbers = {name: group[name].to(dtype, copy=True) for name in ("seen", "average_numbers") if name in group}
+        names = ("seen", "average_numbers", "gain_power")
+        numbers = {name: group[name].to(dtype, copy=True) for name in names if isinstance(group.get(name), Tensor)}
         groups.append({**group, **plain, **numbers, **(rule if "eta" in group else {})})
     return groups
 

@@ -76,6 +76,7 @@ class LossAware(TakesLoss):
             first = self.param_groups[0]
             negated = bool(first["maximize"]) != bool(group["maximize"])
             group["seen"] = stats_for_new_group(first.get("seen"), negated)
+            group["gain_power"] = torch.zeros(1, dtype=torch.float64, device="cpu")
 
     @overload
     def step(self, closure: None = None, *, loss: Any = None) -> None: ...
@@ -109,7 +110,7 @@ class LossAware(TakesLoss):
         for index, (meter, assessment, proceed) in enumerate(zip(meters, assessments, decide(assessments))):
             if proceed is not False:
                 assessment = self._update(index, meter, cached[index], assessment, proceed)
-            self._write_stats(index, meter.remember(assessment, proceed))
+            self._write_stats(index, meter.remember(assessment, proceed), assessment.power)
         return returned
 
     def _meters(self) -> list[Meter]:
@@ -135,9 +136,10 @@ class LossAware(TakesLoss):
 
     def _make_meter(self, index: int, group: Group) -> Meter:
         beta = group["loss_beta"]
+        # The published recipe weighs for itself.
+        rule = RULES["plain"] if group["reference"] else self.rule
         return Meter(
-            # The published recipe weighs for itself.
-            RULES["plain"] if group["reference"] else self.rule,
+            rule,
             group["eta"],
             group["weighting"],
             _detached(self.engine.momentum(group)) or DEFAULT_LOSS_BETA if beta is None else _detached(beta),
@@ -146,6 +148,9 @@ class LossAware(TakesLoss):
             bool(group["maximize"]),
             group["nonfinite"],
             type(self).__name__,
+            # Only the paper's weighting has a scale, and the published recipe has no bounds.
+            gain=group["gain"] if group["weighting"] == "paper" and rule.scales else None,
+            gain_beta=float(group["betas"][1]) if "betas" in group else 0.999,
         )
 
     def _create_state_only(self, closure: Any) -> None:
@@ -173,24 +178,29 @@ class LossAware(TakesLoss):
             group["capturable"] or group["differentiable"] or isinstance(loss, Tensor) or not vector.is_cpu
         )
         if not on_device or group["reference"]:
-            return meter.assess(LossStats(*self._cache.vector(index, group).values), float(loss), bool(sound))
+            stats = LossStats(*self._cache.vector(index, group).values)
+            return meter.assess(stats, float(loss), bool(sound), self._cache.powers[index].values[0])
         device = loss.device if isinstance(loss, Tensor) else vector.device
         if vector.device != device or vector.dtype != widest_float(device):
             group["seen"] = vector.to(device, widest_float(device))
-        return meter.assess(unpack(group["seen"], on_device=True), loss, sound)
+        group["gain_power"] = group["gain_power"].to(device, widest_float(device))  # as it is, nearly always
+        return meter.assess(unpack(group["seen"], on_device=True), loss, sound, group["gain_power"].clone()[0])
 
-    def _write_stats(self, index: int, stats: LossStats) -> None:
+    def _write_stats(self, index: int, stats: LossStats, power: Number) -> None:
+        group = self.param_groups[index]
         if isinstance(stats.mean, Tensor):
-            vector = self.param_groups[index]["seen"]
+            vector = group["seen"]
             vector.copy_(pack(stats, vector.device))
+            group["gain_power"].copy_(power)
         else:
             self._cache.vectors[index].write(stats)
+            self._cache.powers[index].values[0] = power
 
     def _update(
         self, index: int, meter: Meter, cached: Bucket | None, assessment: Assessment, proceed: bool | Tensor
     ) -> Assessment:
         """Update the parameters of a group, on a device only if ``proceed`` turns out to be true."""
-        group, weight = self.param_groups[index], assessment.weight
+        group, weight = self.param_groups[index], assessment.multiplier
         if isinstance(proceed, Tensor):
             self._cache.drop(index)  # state is about to change its place or its units
             for bucket in self._make_buckets(group, on_device=True, separate=torch.compiler.is_compiling()):
@@ -292,9 +302,11 @@ class LossAware(TakesLoss):
         if not hasattr(self, "_recorded"):
             self._start_without_caches()
         for group in self.param_groups:
-            for key, value in self.defaults.items():
+            # A group that was saved before there were bounds goes on without them.
+            for key, value in {**self.defaults, "gain": None}.items():
                 group.setdefault(key, value)
             group.setdefault("seen", no_statistics())
+            group.setdefault("gain_power", torch.zeros(1, dtype=torch.float64, device="cpu"))
 
 
 def _detached(value: Number) -> Number:

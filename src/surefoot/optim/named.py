@@ -39,7 +39,10 @@ class LossAwareAdam(LossAware):
             "raise" stops with an error.
         check_gradients: skip a step with a gradient that is not finite too; costs one more read of all gradients.
         process_group: where to average the loss (None: the default group when there is one, False: nowhere).
-        reference: follow the published recipe to the letter, slowly.
+        reference: follow the published code to the letter, slowly; it has no bounds.
+        gain: with weighting="paper", the least and the largest weight of a batch, as a multiple of the root mean square
+            of the weights so far (None: no bounds, as published). Without bounds training stands still where the std
+            of the loss goes to zero, and jumps where a surprise follows a quiet time.
     """
 
     engine = engines.Adam()
@@ -99,13 +102,14 @@ class LossAwareMomentum(LossAware):
 
     Args as for LossAwareAdam, with ``momentum`` in place of betas and ``nesterov`` for the look ahead. The default
     weighting is "unit": SGD does not cancel a common scale, and with "paper" the std of the loss acts as a
-    learning-rate schedule. Gradients are averaged, not summed up: with momentum 0.9 lr is ten times that of
-    torch.optim.SGD.
+    learning-rate schedule. Gradients are averaged, not summed up: with momentum 0.9 lr is in the long
+    run ten times that of torch.optim.SGD. The first steps are bias-corrected, so they are that long at once; multiplied
+    by ``1 - momentum**t``, the rate gives SGD's steps exactly.
     """
 
     engine = engines.Momentum()
 
-    @takes_options(weighting="unit", decoupled_weight_decay=False)  # L2 is what SGD does
+    @takes_options(without=("gain",), weighting="unit", decoupled_weight_decay=False)  # L2 is what SGD does
     def __init__(
         self,
         params: ParamsT,
@@ -120,11 +124,15 @@ class LossAwareMomentum(LossAware):
 
 
 class LossAwareAdaMax(LossAware):
-    """AdaMax on the weighted gradient; args as for LossAwareAdam."""
+    """AdaMax on the weighted gradient; args as for LossAwareAdam.
+
+    The default weighting is "unit": AdaMax divides by the largest weighted gradient so far, so with "paper" a single
+    large weight shortens thousands of steps.
+    """
 
     engine = engines.AdaMax()
 
-    @takes_options(without=("fused", "reference"))
+    @takes_options(without=("fused", "reference"), weighting="unit")
     def __init__(
         self,
         params: ParamsT,

@@ -41,12 +41,17 @@ class Options(TypedDict, total=False):
     check_gradients: bool
     process_group: Any
     reference: bool
+    gain: tuple[float, float] | None
 
+
+#: Bounds on the weight as a multiple of the root mean square of the weights so far; docs/guide.md shows the choice.
+GAIN = (0.3, 1.5)
 
 DEFAULTS: Options = {
     "rule": None, "eta": None, "weighting": "paper", "decoupled_weight_decay": None, "maximize": False,
     "foreach": None, "fused": None, "capturable": False, "differentiable": False, "loss_beta": None, "seed": 0,
     "nonfinite": "skip", "check_gradients": False, "process_group": None, "reference": False,
+    "gain": GAIN,
 }  # fmt: skip
 
 
@@ -92,7 +97,7 @@ def constructor_arguments(engine_options: dict[str, Any], options: Options) -> d
     """What LossAware is constructed with: the rule, the process group, and as defaults of the groups all else."""
     whole = {name: options[name] for name in ("rule", "process_group")}  # type: ignore[literal-required]
     by_group = {name: value for name, value in options.items() if name not in whole}
-    return {"defaults": {"fused": None, "reference": False, **engine_options, **by_group}, **whole}
+    return {"defaults": {"fused": None, "reference": False, "gain": None, **engine_options, **by_group}, **whole}
 
 
 # -- checks ----------------------------------------------------------------------------------------------------------
@@ -100,6 +105,10 @@ def constructor_arguments(engine_options: dict[str, Any], options: Options) -> d
 
 def _is_not_negative(value: float) -> bool:
     return 0.0 <= value < math.inf
+
+
+def _are_bounds(low: float, high: float) -> bool:
+    return 0.0 <= low <= 1.0 <= high
 
 
 def _is_decay_rate(value: float) -> bool:
@@ -122,6 +131,7 @@ CHECKS: dict[str, Check] = {
     **dict.fromkeys(("foreach", "fused", "decoupled_weight_decay"), ("switch?", *_SWITCH[1:])),
     "weighting": ("choice", ("paper", "unit"), ""),
     "nonfinite": _NONFINITE,
+    "gain": ("bounds?", _are_bounds, "give two numbers around 1, such as (0.3, 1.5), or None for no bounds"),
     "seed": ("integer", None, "it must be an integer"),
 }
 
@@ -132,6 +142,7 @@ PUBLISHED_RULES = ("plain", "ucb", "cb", "s")
 CHANGEABLE = (
     "eta", "betas", "momentum", "momentum_decay", "eps", "weight_decay", "loss_beta", "weighting", "nonfinite", "seed",
     "amsgrad", "nesterov", "maximize", "decoupled_weight_decay", "reference",
+    "gain",
 )  # fmt: skip
 
 
@@ -168,6 +179,13 @@ def check_option(name: str, value: Any, check: Check) -> None:
             _check_number(label, beta)
             if not allowed(_as_number(beta)):
                 raise ValueError(f"Invalid beta parameter at index {i}: {beta}; {words}")
+    elif kind == "bounds?":
+        if not (isinstance(value, (tuple, list)) and len(value) == 2):
+            raise ValueError(f"Invalid {label}: {value!r}; {words}")
+        for bound in value:
+            _check_number(label, bound)
+        if not allowed(*map(float, value)):
+            raise ValueError(f"Invalid {label}: {value!r}; {words}")
     elif kind.startswith("number"):
         if name == "lr" and isinstance(value, Tensor):
             if value.numel() != 1:
@@ -247,10 +265,9 @@ def _check_reference(group: Group, engine: Engine, rule: Rule) -> None:
         )
     if group["weighting"] != "paper":
         raise ValueError("reference=True follows the published recipe and needs weighting='paper'")
-    if any(group.get(flag) for flag in ("fused", "foreach", "capturable", "differentiable", "amsgrad", "nesterov")):
+    if any(group.get(flag) for flag in ("fused", "foreach", "capturable", "differentiable", "nesterov")):
         raise ValueError(
-            "reference=True is a plain slow loop: leave fused, foreach, capturable, differentiable, amsgrad and "
-            "nesterov out"
+            "reference=True is a plain slow loop: leave fused, foreach, capturable, differentiable and nesterov out"
         )
 
 

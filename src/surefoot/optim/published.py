@@ -1,12 +1,15 @@
-"""What ``reference=True`` runs: the recipe as it was published, one tensor after the other.
+"""What ``reference=True`` runs: the authors' published code, one tensor after the other.
 
-It differs from Surefoot's defaults in three places: the signed weight while there is no spread, one noise draw per
-tensor, and eps added before bias correction.
+It differs from Surefoot's defaults in five places: no bounds on the weights, the signed weight while there is no
+spread, CB's first weight is ``eta * loss``, one noise draw per tensor, and eps is added before bias correction.
+
+The text of the paper differs from the code in two places. Algorithm 2 adds eps to the bias correction of the loss
+statistics, so that the second loss already has a spread of ``1e-4 * loss``; the code does not, and neither does
+Surefoot. And it adds eps after the bias correction of the squared gradients, as Surefoot does.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 
 from torch import Tensor
@@ -15,6 +18,7 @@ from surefoot.meter import Assessment, Meter
 from surefoot.noise import standard_normal
 from surefoot.optim.engines.base import Bucket, Engine, Group
 from surefoot.reference import algorithm_1, algorithm_2, paper_weight
+from surefoot.statistics import LossStats
 
 
 def published_step(
@@ -22,17 +26,13 @@ def published_step(
 ) -> Assessment:
     """Take one step of the published recipe; return the assessment with the z, tilt and weight of the last tensor."""
     stats, loss = assessment.before, assessment.loss
-    eps = group.get("eps", 1e-8)
-    mass = 1 - float(meter.beta) ** stats.count
-    mu = stats.mean * mass / (mass + eps)
-    square = (stats.std**2 + stats.mean**2) * mass / (mass + eps)
-    sigma = math.sqrt(max(square - mu**2, 0.0))
+    mu, sigma = float(stats.mean), float(stats.std)
     weight = 0.0
     for i, bucket in enumerate(buckets):
         theta, g = bucket.params[0], bucket.grads[0]
         # One draw per tensor: their streams are numbered from a million on, clear of those of parameter groups.
         noise = standard_normal(group["seed"], int(stats.count), 1_000_000 * (meter.stream + 1) + i)
-        weight = paper_weight(rule, loss, mu, sigma, group["eta"], noise)
+        weight = published_weight(rule, stats, loss, float(group["eta"]), noise)
         g = -g if group["maximize"] else g
         if group["decoupled_weight_decay"]:
             theta.mul_(1 - float(group["lr"]) * group["weight_decay"])
@@ -47,10 +47,22 @@ def published_step(
     return assessment._replace(z=z, tilt=tilt, weight=weight)
 
 
+def published_weight(rule: str, stats: LossStats, loss: float, eta: float, noise: float) -> float:
+    """The weight of a gradient in the published code.
+
+    >>> published_weight("cb", LossStats(), 2.0, 0.1, 0.0)
+    0.2
+    """
+    if rule == "cb" and not stats.count:
+        return eta * loss
+    return paper_weight(rule, loss, stats.mean, stats.std, eta, noise)
+
+
 def _update(engine: str, group: Group, theta: Tensor, g: Tensor, state: list[Tensor], step: Tensor) -> None:
     lr, t = float(group["lr"]), int(step.item())
     if engine == "momentum":
         algorithm_1(theta, g, state[0], t, lr, group["momentum"])
     else:
         betas = (float(group["betas"][0]), float(group["betas"][1]))
-        algorithm_2(theta, g, state[0], state[1], t, lr, betas, group["eps"], eps_first=True)
+        largest = state[2] if group["amsgrad"] else None
+        algorithm_2(theta, g, state[0], state[1], t, lr, betas, group["eps"], eps_first=True, largest=largest)

@@ -123,6 +123,7 @@ class StepCache:
     def __init__(self) -> None:
         self.buckets: dict[int, CachedBucket | None] = {}
         self.vectors: dict[int, HostFloats] = {}
+        self.powers: dict[int, HostFloats] = {}
 
     def look_up(self, groups: list[Group], states: States) -> list[Bucket | None]:
         """For each group its bucket of the last step with the gradients of this one, or None."""
@@ -152,7 +153,14 @@ class StepCache:
             self.buckets[index] = None
 
     def vector(self, index: int, group: Group) -> HostFloats:
-        """The statistics of a group on the host; a vector that is new or was moved came with a checkpoint or a copy."""
+        """The statistics of a group on the host; a vector that is new or was moved came with a checkpoint or a copy.
+
+        The mean square of its weights, which belongs to them, is then in ``powers``.
+        """
+        power, stored = self.powers.get(index), group["gain_power"]
+        if power is None or stored is not power.tensor or stored.data_ptr() != power.address:
+            power = self.powers[index] = HostFloats(stored.to("cpu", torch.float64))
+            group["gain_power"] = power.tensor
         floats = self.vectors.get(index)
         stored = group["seen"]
         if floats is None or stored is not floats.tensor or stored.data_ptr() != floats.address:

@@ -140,6 +140,8 @@ class Variant:
         optimizer = run.config.optimizer
         wanted = {"lr": 1e-3, "weight_decay": PAPER_WEIGHT_DECAY, **self.options}
         options = {name: value for name, value in optimizer.options.items() if name != "fused"}
+        # Runs without bounds record no gain.
+        options, wanted = ({k: v for k, v in x.items() if (k, v) != ("gain", None)} for x in (options, wanted))
         return (
             optimizer.class_path == _CLASSES.get(self.name, self.name)
             and optimizer.schedule == self.schedule
@@ -151,19 +153,19 @@ def variants(configuration: Configuration) -> dict[str, Variant]:
     """The contestants of the ablation on LR and MLP: what each is, and how it is written.
 
     >>> variants(Configuration("mnist", "mlp", 128, False))["std scale alone"].spec
-    'adamucb:eta=0'
+    'adamucb:eta=0,gain=None'
     """
     return {
         "plain Adam": Variant("adam"),
         "Adam at half the learning rate": Variant("adam", {"lr": 5e-4}),
-        "std scale alone": Variant("adamucb", {"eta": 0}),
+        "std scale alone": Variant("adamucb", {"eta": 0, "gain": None}),
         "tilt alone, eta 0.1": Variant("adamucb", {"eta": 0.1, "weighting": "unit"}),
         "tilt alone, eta 0.3": Variant("adamucb", {"eta": 0.3, "weighting": "unit"}),
         "tilt alone, eta 1": Variant("adamucb", {"eta": 1, "weighting": "unit"}),
         "tilt alone, eta -0.3": Variant("adamucb", {"eta": -0.3, "weighting": "unit"}),
         "random tilt alone, eta 0.3": Variant("adams", {"eta": 0.3, "weighting": "unit"}),
-        "both: AdamUCB": Variant("adamucb", {"eta": eta_of(configuration, "AdamUCB")}),
-        "both: AdamS": Variant("adams", {"eta": eta_of(configuration, "AdamS")}),
+        "both: AdamUCB": Variant("adamucb", {"eta": eta_of(configuration, "AdamUCB"), "gain": None}),
+        "both: AdamS": Variant("adams", {"eta": eta_of(configuration, "AdamS"), "gain": None}),
         "scaled step size alone": Variant(_SCALED, {"scale": "lr"}),
         "scaled eps alone": Variant(_SCALED, {"scale": "eps"}),
         "cosine decay": Variant("adam", schedule="cosine"),
@@ -175,9 +177,9 @@ def cnn_variants(configuration: Configuration) -> dict[str, Variant]:
     """The contestants of the CNN's ablation, each to be run at every rate of `RATES`."""
     return {
         "plain Adam": Variant("adam"),
-        "std scale alone": Variant("adamucb", {"eta": 0}),
-        "both: AdamS": Variant("adams", {"eta": eta_of(configuration, "AdamS")}),
-        "both: AdamCB": Variant("adamcb", {"eta": eta_of(configuration, "AdamCB")}),
+        "std scale alone": Variant("adamucb", {"eta": 0, "gain": None}),
+        "both: AdamS": Variant("adams", {"eta": eta_of(configuration, "AdamS"), "gain": None}),
+        "both: AdamCB": Variant("adamcb", {"eta": eta_of(configuration, "AdamCB"), "gain": None}),
         "cosine decay": Variant("adam", schedule="cosine"),
         "schedule-free AdamW": Variant(_SCHEDULE_FREE),
     }

@@ -60,10 +60,12 @@ class PlannedComparison:
 def spec_of(optimizer: str, eta: float | None, *, reference: bool = False) -> str:
     """How the lab writes one of the paper's optimizers.
 
-    >>> spec_of("Adam", None), spec_of("AdamCB", 5e-5, reference=True)
-    ('adam', 'adamcb:eta=5e-05,reference=True')
+    The published method bounds no weight; its code, ``reference=True``, does not know of bounds.
+
+    >>> spec_of("Adam", None), spec_of("AdamCB", 5e-5), spec_of("AdamCB", 5e-5, reference=True)
+    ('adam', 'adamcb:eta=5e-05,gain=None', 'adamcb:eta=5e-05,reference=True')
     """
-    options = {} if eta is None else {"eta": eta, **({"reference": True} if reference else {})}
+    options = {} if eta is None else {"eta": eta, **({"reference": True} if reference else {"gain": None})}
     return write_spec(optimizer.lower(), options)
 
 

@@ -68,7 +68,9 @@ def record(
     path = out / NAME
     known = read_steps(path)
     etas = {name: eta_of(configuration, name) for name in OPTIMIZERS[1:]}
-    specs = {"std scale alone": "adamucb:eta=0"} | {f"{name} {eta:g}": spec_of(name, eta) for name, eta in etas.items()}
+    specs = {"std scale alone": spec_of("AdamUCB", 0)} | {
+        f"{name} {eta:g}": spec_of(name, eta) for name, eta in etas.items()
+    }
     for label, spec in specs.items():
         name = f"{configuration.name}: {label}"
         if name in known and known[name][-1][0] >= epochs:

@@ -20,7 +20,7 @@ import torch
 from surefoot.lab.run.trainer import Trainer, lists_to_tuples, pinned_arithmetic
 from surefoot.lab.spec.code import FAULTS, first_line
 from surefoot.lab.spec.config import ForkConfig, RunConfig
-from surefoot.lab.spec.contestant import Contestant, accepted_options
+from surefoot.lab.spec.contestant import Contestant, accepted_options, takes_bounds
 from surefoot.lab.store import (
     Busy,
     MetricsLog,
@@ -96,7 +96,10 @@ def contestant_of(config: RunConfig) -> Contestant:
     """The contestant that a configuration describes."""
     optimizer = config.optimizer
     options = {name: lists_to_tuples(value) for name, value in optimizer.options.items()}
-    return Contestant(optimizer.label, optimizer.class_path, options, spec=optimizer.spec, schedule=optimizer.schedule)
+    contestant = Contestant(optimizer.label, optimizer.class_path, options, optimizer.spec, optimizer.schedule)
+    if takes_bounds(contestant.cls, options):  # bounds are recorded: a run without any has none
+        options.setdefault("gain", None)
+    return contestant
 
 
 def _restore(trainer: Trainer, folder: Path, config: RunConfig, log: MetricsLog, start: Path | None) -> int:

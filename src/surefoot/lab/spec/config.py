@@ -100,6 +100,7 @@ class OptimizerConfig:
         options: What the class is called with; "kwargs" in `config.json`.
         code: Fingerprint of the class; empty for classes of torch and surefoot.
         position: Place in the comparison; the first is the baseline.
+        revision: How often its arithmetic was changed since runs are recorded; not written while that is never.
     """
 
     label: str
@@ -109,6 +110,7 @@ class OptimizerConfig:
     schedule: str | None = None
     code: str = ""
     position: int = 0
+    revision: int = field(default=0, metadata=_IF_GIVEN)
 
 
 @dataclass(frozen=True)
@@ -216,9 +218,10 @@ class RunConfig:
                 label=contestant.label,
                 spec=contestant.spec,
                 class_path=RECORDED_AS.get(contestant.class_path, contestant.class_path),
-                options=_plain(contestant.resolve(**(defaults or {}))),
+                options=_plain(contestant.recorded(**(defaults or {}))),
                 schedule=contestant.schedule,
                 code=contestant.code(),
+                revision=contestant.revision(),
                 position=position,
             ),
             seed=seed,
@@ -256,6 +259,7 @@ class RunConfig:
                 "kwargs": as_floats(optimizer.options),
                 "schedule": optimizer.schedule,
                 "code": optimizer.code,
+                **({"revision": optimizer.revision} if optimizer.revision else {}),
             },
             "seed": self.seed,
             "threads": self.threads,

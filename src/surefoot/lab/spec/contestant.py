@@ -114,7 +114,26 @@ class Contestant:
         if self.class_path.startswith("torch.") and "fused" in accepted and not fast & set(self.kwargs):
             options["fused"] = True
         options.update(self.kwargs)
+        if takes_bounds(self.cls, options):
+            options.setdefault("gain", inspect.signature(self.cls).parameters["gain"].default)
         return options
+
+    def recorded(self, **defaults: Any) -> dict[str, Any]:
+        """The options that a run records: bounds on the weights, but not that there are none.
+
+        So a run without bounds has the key that it had before there were any.
+
+        >>> bounded, published = Contestant.parse("adams"), Contestant.parse("adams:gain=None")
+        >>> bounded.recorded(), published.recorded()
+        ({'eta': 0.0001, 'gain': (0.3, 1.5)}, {'eta': 0.0001})
+        """
+        return {name: value for name, value in self.resolve(**defaults).items() if (name, value) != ("gain", None)}
+
+    def revision(self) -> int:
+        """How often the arithmetic of the class, with these options, was changed since runs are recorded."""
+        # Since then reference=True follows the authors' code more closely, and AdaMax has another default weighting.
+        changed = self.kwargs.get("reference") or ("AdaMax" in self.class_path and "weighting" not in self.kwargs)
+        return int(bool(self.class_path.startswith("surefoot.") and changed))
 
     def build(self, params: Iterable[Any], *, seed: int = 0, **defaults: Any) -> torch.optim.Optimizer:
         """Build the optimizer; one that draws its own noise (`seed` option) is given the run's seed.
@@ -171,6 +190,18 @@ class Contestant:
             raise ValueError(
                 f"the code of the optimizer {self.spec!r} changed after the comparison began; start the command again"
             )
+
+
+def takes_bounds(cls: Any, options: Mapping[str, Any]) -> bool:
+    """Whether an optimizer with these options bounds its weights, unless told otherwise.
+
+    >>> from surefoot import AdamS, MomentumS
+    >>> takes_bounds(AdamS, {}), takes_bounds(AdamS, {"weighting": "unit"}), takes_bounds(MomentumS, {})
+    (True, False, False)
+    """
+    if "gain" not in accepted_options(cls) or not hasattr(cls, "engine") or options.get("reference"):
+        return False
+    return options.get("weighting", inspect.signature(cls).parameters["weighting"].default) == "paper"
 
 
 def parse_all(specs: Sequence[str | Contestant | type[torch.optim.Optimizer]]) -> list[Contestant]:

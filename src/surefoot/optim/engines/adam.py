@@ -31,6 +31,8 @@ from surefoot.statistics import Number
 
 #: The largest learning rate and eps for the kernel: well inside the range of float32.
 MAX_KERNEL_SCALE = 1e30
+#: The least decay for the kernel: it takes 1 - decay of the way to the gradient, and in float32 the rest is lost.
+MIN_KERNEL_DECAY = 1e-4
 
 
 class Adam(Engine):
@@ -61,6 +63,7 @@ class Adam(Engine):
         # The kernel computes the gains as 1 - decay and holds lr and eps as float32: both fail for weights near zero.
         # And it cannot keep AMSGrad's maximum in units of the weight.
         is_precise = kernel_is_precise_enough(min(gain1, gain2), bucket.params[0].device)
+        is_precise = is_precise and not 0 < decay1 < MIN_KERNEL_DECAY
         fits = is_precise and max(step_size, group["eps"]) <= MAX_KERNEL_SCALE * spread
         if bucket.path == "fused" and fits and not group["amsgrad"]:
             _fused(bucket, group, lr, step_size, spread, (decay1, decay2), negative=weight < 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from surefoot.optim.engines.base import (
@@ -40,8 +41,15 @@ class AdaMax(Engine):
         add_scaled(ops, averages, h, 1 - beta1)
         ops.mul_(largest, decay_or_one(beta2, proceed))
         sizes = ops.abs(h)
-        ops.add_(sizes, eps_of(group))
+        eps, dtype = eps_of(group), bucket.params[0].dtype
+        ops.add_(sizes, eps if dtype.itemsize >= 4 else max(eps, _least(dtype)))
         ops.maximum_(largest, masked(sizes, proceed))
         # Before the first step that counts, the largest is 0 as well.
         move = masked(ops.div(averages, largest), proceed)
         add_scaled(ops, bucket.params, move, -amount_or_zero(lr, proceed) / (1 - beta1**t))
+
+
+def _least(dtype: torch.dtype) -> float:
+    """The least number of a dtype: in half precision an eps of 1e-8 is 0, and a gradient of zero would be 0 / 0."""
+    info = torch.finfo(dtype)
+    return info.tiny * info.eps
