@@ -22,8 +22,9 @@ HOW_TO_PASS_THE_LOSS = (
 )
 
 
-#: After so many losses, and then after ten times as many, a look shows whether they are those of mini-batches.
-FIRST_LOOK = 100
+#: After so many losses it shows whether they are those of mini-batches. A loss that is the same in most of the first
+#: ten steps and of the first hundred never was; one that comes to rest later may be that of a model that has converged.
+LOOKS = (10, 100)
 
 
 def as_scalar(loss: Any, *, owner: str) -> Number:
@@ -105,7 +106,7 @@ class RecordedLosses:
         self.last: float | None = None
         self.read = self.repeated = 0
         #: When to look at these numbers.
-        self.next_look = FIRST_LOOK
+        self.next_look = LOOKS[0]
 
     def add(self, loss: Number, weight: float) -> None:
         """Add the loss of a micro-batch."""
@@ -261,11 +262,11 @@ class TakesLoss(Optimizer):
         return mean
 
     def _look_for_repeated_losses(self) -> None:
-        """Warn, once, if most losses so far were those of the step before."""
+        """Warn, once, if three of four losses were those of the step before, from the start on."""
         history = self._recorded
-        history.next_look *= 10
-        if 2 * history.repeated > history.read and getattr(getattr(self, "rule", None), "name", "") != "plain":
-            history.next_look = 0  # never again
+        is_last, hardly_changes = history.read == LOOKS[-1], 4 * history.repeated > 3 * history.read
+        history.next_look = LOOKS[-1] if hardly_changes and not is_last else 0  # 0: never again
+        if is_last and hardly_changes and getattr(getattr(self, "rule", None), "name", "") != "plain":
             warnings.warn(
                 f"{type(self).__name__} was given the loss of the step before in {history.repeated} of {history.read} "
                 f"steps (now {history.last:g}), so its weights say nothing; pass the loss of the current mini-batch at "

@@ -604,3 +604,22 @@ def test_a_base_that_fails_while_it_loads_stays_as_it_was() -> None:
     with pytest.raises(TypeError):
         optimizer.load_state_dict(damaged)
     assert str(optimizer.state_dict()) == before
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -1.0, 1e300, "text", None, [1.0, 2.0]], ids=str)
+def test_a_damaged_mean_square_of_weights_is_refused_with_its_name(value: Any) -> None:
+    p = torch.zeros(2, requires_grad=True)
+    optimizer = AdamS([p])
+    for loss in (1.0, 2.0, 1.5):
+        p.grad = torch.ones(2)
+        optimizer.step(loss=loss)
+    saved = optimizer.state_dict()
+    before = optimizer.param_groups[0]["gain_power"].clone()
+    assert before > 0
+    saved["param_groups"][0]["gain_power"] = torch.tensor([value]) if isinstance(value, float) else value
+    with pytest.raises(ValueError, match=r"gain_power of group 0 is .* damaged"):
+        optimizer.load_state_dict(saved)
+    assert torch.equal(optimizer.param_groups[0]["gain_power"], before)
+    saved["param_groups"][0]["gain_power"] = before.tolist()  # as a file may hold it
+    optimizer.load_state_dict(saved)
+    assert torch.equal(optimizer.param_groups[0]["gain_power"], before)

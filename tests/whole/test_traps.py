@@ -86,6 +86,7 @@ def fit_of_tanh_network(make: Callable[[Any], Any], steps: int = 3000) -> float:
 
 
 def test_full_batch_training_goes_on_as_adams_does() -> None:
+    warnings.simplefilter("error")  # also those of a loss that hardly changes
     plain = fit_of_tanh_network(lambda params: torch.optim.Adam(params, lr=1e-2))
     published = fit_of_tanh_network(lambda params: AdamS(params, lr=1e-2, gain=None))
     assert published > 100 * plain
@@ -204,14 +205,23 @@ def test_a_loss_that_hardly_changes_is_said_once(losses: list[float], make: Any)
     assert said[0].filename == __file__
 
 
-def test_losses_of_mini_batches_are_not_warned_of() -> None:
+CHANGING = {
+    "a third of them are repeated": [float(step % 3 // 2) for step in range(1100)],
+    "converged": [1 + 2.0 ** -min(step, 23) for step in range(1100)],
+    "at rest after 20 steps": [max(1 - step / 20, 0.0) for step in range(1100)],
+    "half precision": [torch.tensor(2 + 0.02 * math.sin(step)).bfloat16().item() for step in range(1100)],
+}
+
+
+@pytest.mark.parametrize("losses", CHANGING.values(), ids=CHANGING)
+def test_losses_of_mini_batches_and_of_converged_models_are_not_warned_of(losses: list[float]) -> None:
     p = Parameter(torch.zeros(1))
     optimizer = AdamS([p])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        for step in range(1100):
+        for loss in losses:
             p.grad = torch.ones(1)
-            optimizer.step(loss=float(step % 3 // 2))  # a third of them are repeated
+            optimizer.step(loss=loss)
 
 
 @pytest.mark.parametrize("name", ["AdamPI", "AdamEI"])

@@ -74,6 +74,8 @@ def completed(state_dict: dict[str, Any], optimizer: Optimizer, rule: Rule) -> d
             check_eta(group["eta"], rule)  # the eta of another rule may have another meaning
         written = {name: value for name, value in group.items() if name != RULE}
         seen = no_statistics() if seen is None else checked(seen, f" of group {i}")
+        if "gain_power" in written:
+            written["gain_power"] = _checked_power(written["gain_power"], f" of group {i}")
         groups.append({**options, **written, "seen": seen})
     _warn_of_another_rule(state_dict["param_groups"], optimizer, rule)
     return {**state_dict, "param_groups": groups}
@@ -123,6 +125,22 @@ def checked(seen: Any, whose: str = "") -> Tensor:
             "checkpoint is damaged; load an earlier one, or delete 'seen' from its param_groups to start them anew"
         )
     return seen
+
+
+def _checked_power(power: Any, whose: str) -> Tensor:
+    """The mean square of weights from a checkpoint: one number that a run can reach."""
+    if isinstance(power, Tensor) and power.is_meta:
+        return power
+    try:
+        value = torch.as_tensor(power, dtype=torch.float64, device="cpu").reshape(1)
+    except (TypeError, ValueError, RuntimeError):
+        value = torch.full((1,), math.nan)
+    if not 0 <= value.item() <= (MAX_LOSS * _SLACK) ** 2:
+        raise ValueError(
+            f"the checkpoint's gain_power{whose} is {power!r}, which no training reaches: the checkpoint is damaged; "
+            "load an earlier one, or delete 'gain_power' from its param_groups to start it anew"
+        )
+    return value
 
 
 def unshared(optimizer: Optimizer, engine: Engine, state_dict: dict[str, Any]) -> dict[str, Any]:

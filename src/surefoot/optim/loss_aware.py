@@ -76,7 +76,7 @@ class LossAware(TakesLoss):
             first = self.param_groups[0]
             negated = bool(first["maximize"]) != bool(group["maximize"])
             group["seen"] = stats_for_new_group(first.get("seen"), negated)
-            group["gain_power"] = torch.zeros(1, dtype=torch.float64, device="cpu")
+        group.setdefault("gain_power", torch.zeros(1, dtype=torch.float64, device="cpu"))
 
     @overload
     def step(self, closure: None = None, *, loss: Any = None) -> None: ...
