@@ -314,3 +314,32 @@ def test_single_precision_stays_near_pytorch() -> None:
 def test_a_constant_loss_has_no_spread() -> None:
     _, state = drive(so.adam_s(0.01), [0.1] * 30, [f32(g) for g in GRADS], f32(START))
     assert float(so.confidence(state)[0]["std"]) == 0.0
+
+
+def rosenbrock(p: Any) -> Any:
+    return (1 - p[0]) ** 2 + 100 * (p[1] - p[0] ** 2) ** 2
+
+
+def parabola(p: Any) -> Any:
+    return jnp.sum((p - jnp.array([1.0, -1.0, 1.0])) ** 2)
+
+
+@pytest.mark.parametrize(
+    ("objective", "start", "end"),
+    [(rosenbrock, [0.0, 0.0], [1.0, 1.0]), (parabola, [-1.0, 10.0, 1.0], [1.0, -1.0, 1.0])],
+    ids=["rosenbrock", "parabola"],
+)
+@pytest.mark.parametrize("name", [name for name in so.__all__ if name.startswith(("adam_", "adamw_"))])
+def test_the_problems_of_optaxs_own_suite(name: str, objective: Any, start: list[float], end: list[float]) -> None:
+    """With the rate of ``optax.adam`` there, its 10000 steps and its tolerance."""
+    optimizer = getattr(so, name)(1e-1, weight_decay=0.0)
+
+    def step(carry: Any, _: Any) -> Any:
+        params, state = carry
+        value, grads = jax.value_and_grad(objective)(params)
+        updates, state = optimizer.update(grads, state, params, value=value)
+        return (optax.apply_updates(params, updates), state), None
+
+    params = jnp.array(start)
+    (params, _), _ = jax.lax.scan(step, (params, optimizer.init(params)), length=10_000)
+    np.testing.assert_allclose(params, end, rtol=3e-2, atol=3e-2)

@@ -56,6 +56,25 @@ def test_timms_rosenbrock(cls: type[LossAware]) -> None:
 
 
 @CLASS
+def test_timms_network(cls: type[LossAware]) -> None:
+    """Two layers of sigmoids whose outputs are to be small, lr 0.05: each of 20 steps makes their sum smaller."""
+    network = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Sigmoid(), torch.nn.Linear(3, 1), torch.nn.Sigmoid())
+    start = [[-0.2109, -0.4976, -0.1413, -0.3420, -0.2524, 0.6976], [-0.1085, -0.2979, 0.6892]]
+    start += [[-0.0508, -0.3941, -0.2843], [-0.0711]]
+    for p, values in zip(network.parameters(), start):
+        p.data = torch.tensor(values).view_as(p)
+    optimizer = cls(network.parameters(), lr=5e-2, weight_decay=0)
+    losses = []
+    for _ in range(20):
+        optimizer.zero_grad()
+        loss = network(torch.arange(1, 7).reshape(3, 2) / 10).sum()
+        loss.backward()
+        optimizer.step(loss=loss)
+        losses.append(loss.item())
+    assert losses == sorted(set(losses), reverse=True)
+
+
+@CLASS
 @pytest.mark.parametrize(
     ("objective", "start", "end"),
     [(rosenbrock, [0.0, 0.0], [1.0, 1.0]), (parabola, [-1.0, 10.0, 1.0], [1.0, -1.0, 1.0])],
