@@ -17,8 +17,12 @@ import surefoot
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 import from_adamw
+import gain
 from interleave import interleave
 from step_time import BASELINE, measure
+
+from surefoot.optim.options import GAIN
+from surefoot.paper.export import filled
 
 
 def test_a_machine_that_slows_down_does_not_bend_the_ratio() -> None:
@@ -69,3 +73,28 @@ def test_losses_in_the_readme_are_those_that_were_measured() -> None:
     sentence = f"{means['AdamS']} where `AdamWS` and AdamW end at {means['AdamWS']} and {means['torch.optim.AdamW']}"
     assert sentence in text
     assert means['AdamWS, weighting="unit"'] == means["torch.optim.AdamW"]
+
+
+def test_the_page_on_bounds_shows_the_runs_that_were_recorded() -> None:
+    path, page = gain.RESULTS / "runs.csv", (gain.RESULTS / "README.md").read_text()
+    tables = gain.tables(path)
+    assert set(tables) == {"tune", "fresh", "cells"}
+    assert filled(page, {**tables, **gain.measured_before(page)}) == page
+
+
+def test_the_default_bounds_solve_the_small_problems_and_are_inside_of_the_grid() -> None:
+    low, high = GAIN
+    tried = [bounds for bounds in gain.GRID if bounds is not None]
+    assert min(x for x, y in tried if y == high) < low < max(x for x, y in tried if y == high)
+    assert min(y for x, y in tried if x == low) < high < max(y for x, y in tried if x == low)
+    page = (gain.RESULTS / "README.md").read_text()
+    [row] = [line for line in page.splitlines() if line.startswith(f"| {low} to {high} ")]
+    timms, optaxs, at_once = map(float, row.strip("| ").split("|")[1:])
+    assert timms <= 0.71
+    assert optaxs <= 0.06
+    assert at_once < 1e-4
+
+
+def test_a_jump_is_counted_from_the_lowest_loss_so_far() -> None:
+    assert gain.jump([2.0, 1.0, 0.5, 1.5, 0.25]) == 3
+    assert gain.jump([2.0]) == 1

@@ -42,7 +42,7 @@ class LossAwareAdam(LossAware):
         reference: follow the published code to the letter, slowly; it has no bounds.
         gain: with weighting="paper", the least and the largest weight of a batch, as a multiple of the root mean square
             of the weights so far (None: no bounds, as published). Without bounds training stands still where the std
-            of the loss goes to zero, and jumps where a surprise follows a quiet time.
+            of the loss goes to zero, and a surprise after a quiet time makes steps several times as long as Adam's.
     """
 
     engine = engines.Adam()
