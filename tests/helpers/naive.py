@@ -200,7 +200,7 @@ class NaiveOptimizer:
             group.seen = replace(self.groups[0].seen, power=0.0)
             if options["maximize"] != self.groups[0].options["maximize"]:
                 group.seen.mean = -group.seen.mean
-                group.seen.best = group.seen.mean
+                group.seen.best = group.seen.mean if group.seen.count else math.inf  # no mean, no best
         self.groups.append(group)
 
     def step(self, loss: float, grads: list[Tensor | None], *, as_tensor: bool) -> None:
