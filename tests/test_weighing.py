@@ -302,8 +302,10 @@ def test_refusals_name_the_way_out() -> None:
     weigh = surefoot.weigh()
     with pytest.raises(TypeError, match=r"as a tensor with a graph, but got float: 1\.0"):
         weigh(1.0)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="has 3 elements"):
-        weigh(torch.zeros(3, requires_grad=True))
+    with pytest.raises(ValueError, match="mask has shape"):
+        weigh(torch.zeros(3, requires_grad=True), mask=torch.ones(2))
+    with pytest.raises(ValueError, match="weighs examples, but got one loss"):
+        surefoot.weigh(rule="tilted")(torch.zeros((), requires_grad=True))
     with pytest.raises(ValueError, match="positive, finite share, but got 0"):
         weigh(torch.zeros((), requires_grad=True), share=0)
 

@@ -1,18 +1,20 @@
-"""weigh(loss): the rule as a transform of the loss, for any optimizer, at the granularity of one backward pass."""
+"""weigh(loss) and weigh(losses): the rule as a transform of the loss, per backward pass or per example."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from surefoot.examples import ExampleRule, example_weights, find_any_rule, ramp_after, with_losses
 from surefoot.losses import TakesLoss, as_scalar, check_share, maximizes
-from surefoot.meter import Meter
+from surefoot.meter import MAX_LOSS, Meter
 from surefoot.optim.checkpoint import as_plain, checked
 from surefoot.optim.options import check_eta, check_weighing_options
-from surefoot.rules import Rule, Weighting, find_rule, where
+from surefoot.rules import Rule, Weighting, where
 from surefoot.statistics import (
     LossSample,
     Number,
@@ -45,6 +47,8 @@ class Weigher:
             weight 1 and counts it; a loss that is not finite does not enter the statistics (guard its gradients
             yourself). "raise" stops with an error.
         process_group: whose losses make up the statistics (None: the default group when there is one, False: its own).
+        warmup: for the losses of examples: over how many steps the weights come to count (None: by how far the mean
+            loss has fallen in units of its std, never going down).
 
     >>> model = torch.nn.Linear(3, 1)
     >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -69,11 +73,12 @@ class Weigher:
         seed: int = 0,
         nonfinite: str = "skip",
         process_group: Any = None,
+        warmup: int | None = None,
     ) -> None:
         optimizer = unwrapped(optimizer)
         _check_optimizer(optimizer)
         check_weighing_options(weighting=weighting, loss_beta=loss_beta, seed=seed, nonfinite=nonfinite)
-        self.rule = find_rule(rule)
+        self.rule = find_any_rule(rule)
         self.eta = self.rule.eta if eta is None else eta
         check_eta(self.eta, self.rule)
         self.weighting, self.loss_beta, self.seed, self.nonfinite = weighting, float(loss_beta), seed, nonfinite
@@ -81,6 +86,12 @@ class Weigher:
         self.optimizer = optimizer
         self.seen = no_statistics()
         self._sample = LossSample()
+        self.warmup = warmup
+        #: The mean of the first step's example losses, and how strongly the weights of examples count by now.
+        self.ramp = torch.tensor([math.nan, 0.0], dtype=torch.float64, device="cpu")
+        #: The weighted mean of the last losses of examples; what the call returns has the value of the plain mean.
+        self.weighted: Tensor | None = None
+        self._weighs_examples = False
         self._follow()
 
     def _follow(self) -> None:
@@ -105,15 +116,25 @@ class Weigher:
             skipping="leaves such a loss out of the statistics",
         )
 
-    def __call__(self, loss: Tensor, share: float = 1) -> Tensor:
+    def __call__(self, loss: Tensor, share: float = 1, *, mask: Tensor | None = None) -> Tensor:
         """Return the loss with its gradient weighted; a loss without a graph (of an evaluation) is returned as it is.
 
         Args:
-            loss: a tensor with one element. Weigh it before it is divided by the number of micro-batches or scaled.
-            share: how much it counts in the statistics, such as its number of samples.
+            loss: a tensor with one element, or the losses of the examples (of the tokens), which get a weight each:
+                their plain mean comes back, with the gradient of the weighted one. Weigh it before it is divided by
+                the number of micro-batches or scaled.
+            share: how much a loss of one element counts in the statistics, such as its number of samples.
+            mask: which of the losses count, such as tokens that are no padding.
         """
         if not isinstance(loss, Tensor):
             raise TypeError(f"weigh needs the loss as a tensor with a graph, but got {type(loss).__name__}: {loss!r}")
+        if loss.dim() and (loss.numel() != 1 or mask is not None or isinstance(self.rule, ExampleRule)):
+            return self._weigh_examples(loss, mask)
+        if isinstance(self.rule, ExampleRule):
+            raise ValueError(
+                f"the {self.rule.name} rule weighs examples, but got one loss; pass the losses of the batch, "
+                "computed with reduction='none'"
+            )
         value = as_scalar(loss, owner="weigh")
         share = check_share(share, owner="weigh", name="share")
         if not loss.requires_grad:
@@ -128,6 +149,33 @@ class Weigher:
         given = stats._replace(z=assessment.z, tilt=assessment.tilt, weight=assessment.weight)
         self.seen = pack(choose(assessment.usable, given, stats), device)
         return _Weighted.apply(loss, where(assessment.usable, assessment.weight, 1.0))
+
+    def _weigh_examples(self, losses: Tensor, mask: Tensor | None) -> Tensor:
+        """The plain mean of the losses, with a weight on the gradient of each."""
+        if losses.numel() == 0 or losses.is_complex():
+            raise ValueError(f"weigh needs real losses, but got {losses.dtype} of shape {tuple(losses.shape)}")
+        if mask is not None and mask.shape != losses.shape:
+            raise ValueError(f"mask has shape {tuple(mask.shape)}, but the losses have {tuple(losses.shape)}")
+        device = losses.device
+        values = losses.detach().to(widest_float(device))
+        counted = torch.ones_like(values, dtype=torch.bool) if mask is None else mask.to(device, torch.bool)
+        valid = counted & (values.abs() <= MAX_LOSS)
+        if self.nonfinite == "raise" and not bool((valid == counted).all()):
+            raise FloatingPointError("weigh: a loss is not finite, and nonfinite='raise' was asked for")
+        # Neither the value nor the gradient of a loss that does not count goes any further.
+        kept = torch.where(valid, losses, 0.0)
+        count = valid.sum().clamp(min=1)
+        if not losses.requires_grad:
+            return kept.sum() / count
+        self._weighs_examples = True
+        self.seen, self.ramp = (x.to(device, widest_float(device)) for x in (self.seen, self.ramp))
+        stats, meter = unpack(self.seen, on_device=True), self._meter()
+        values = torch.where(valid, -values if meter.maximize else values, stats.mean)
+        noise = meter._noise(stats.count) if self.rule.uses_noise else 0.0
+        weights = example_weights(self.rule, stats, values, valid, float(self.eta), self.ramp[1], noise)
+        self._sample = with_losses(self._sample, values, valid, (counted & ~valid).sum())
+        self.weighted = ((kept.detach() * weights).sum() / count).to(losses.dtype)
+        return _Weighted.apply(kept, weights).sum() / count
 
     def _add_to_sample(self, loss: Number, share: float, accepted: bool | Tensor, usable: bool | Tensor) -> None:
         """Add an accepted loss to those of this step, and count one whose weight cannot be used."""
@@ -149,6 +197,8 @@ class Weigher:
         stats = unpack(self.seen, on_device=on_device)
         stats = stats._replace(skipped=stats.skipped + sample.left_out)
         self.seen = pack(stats.with_sample(sample, self.loss_beta), self.seen.device)
+        if self._weighs_examples:
+            self.ramp = ramp_after(self.ramp.to(self.seen.device), self.seen, self.warmup)
 
     def confidence(self) -> list[dict[str, Tensor]]:
         """The statistics of the loss and the last z, tilt and weight: a list of one dict, like that of optimizers."""
@@ -156,7 +206,8 @@ class Weigher:
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint needs, taken between two steps."""
-        return {"seen": self.seen.clone(), "eta": as_plain(self.eta)}
+        state = {"seen": self.seen.clone(), "eta": as_plain(self.eta)}
+        return state | ({"ramp": self.ramp.clone()} if self._weighs_examples else {})
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue from a checkpoint."""
@@ -166,6 +217,9 @@ class Weigher:
             )
         check_eta(state_dict["eta"], self.rule)
         self.seen, self.eta = checked(state_dict["seen"]).detach().clone(), state_dict["eta"]
+        self._weighs_examples = "ramp" in state_dict
+        if self._weighs_examples:
+            self.ramp = state_dict["ramp"].detach().clone()
         self._sample = LossSample()
 
 

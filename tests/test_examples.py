@@ -1,0 +1,111 @@
+"""weigh(losses): a weight per example."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import surefoot
+from saved import through_a_file
+from surefoot.weighing import Weigher
+
+STEPS = [[3.0, 3.5, 2.5, 3.0], [2.0, 0.5, 1.0, 4.0], [0.1, 0.2, 0.3, 5.0], [0.1, 0.1, 0.2, 6.0]]
+
+
+def weights_given(weigher: Weigher, values: list[float], mask: Tensor | None = None) -> Tensor:
+    losses = torch.tensor(values, dtype=torch.float64, requires_grad=True)
+    returned = weigher(losses * 1, mask=mask)
+    returned.backward()
+    assert losses.grad is not None
+    counted = len(values) if mask is None else int(mask.sum())
+    return losses.grad * counted
+
+
+@pytest.mark.parametrize("rule", ["plain", "ucb", "cb", "s", "pi", "ei", "cvar", "tilted", "trimmed"])
+def test_every_rule_weighs_examples_with_mean_one_and_returns_the_plain_mean(rule: str) -> None:
+    weigher = Weigher(rule=rule, warmup=1)
+    for values in STEPS:
+        losses = torch.tensor(values, dtype=torch.float64, requires_grad=True)
+        assert weigher(losses).item() == pytest.approx(sum(values) / 4)
+        weights = weights_given(weigher, values)
+        weigher.update()
+        assert weights.mean().item() == pytest.approx(1)
+        assert bool((weights >= 0).all())
+
+
+def test_tilted_is_the_exponential_of_z_from_the_losses_before() -> None:
+    weigher = Weigher(rule="tilted", eta=-2.0, warmup=1)
+    assert weights_given(weigher, STEPS[0]).tolist() == pytest.approx([1] * 4)
+    weigher.update()
+    before = torch.tensor(STEPS[0], dtype=torch.float64)
+    values = torch.tensor(STEPS[1], dtype=torch.float64)
+    expected = torch.softmax(-2.0 * (values - before.mean()) / before.std(correction=0), 0) * 4
+    torch.testing.assert_close(weights_given(weigher, STEPS[1]), expected)
+    assert weigher.weighted is not None
+    assert weigher.weighted.item() == pytest.approx((expected * values).mean().item())
+
+
+def test_cvar_keeps_the_worst_and_trimmed_leaves_them_out() -> None:
+    for rule, eta, expected in (("cvar", 0.75, [0, 0, 0, 4]), ("trimmed", 0.25, [4 / 3, 4 / 3, 4 / 3, 0])):
+        weigher = Weigher(rule=rule, eta=eta, warmup=1)
+        weights_given(weigher, STEPS[0])
+        weigher.update()
+        assert weights_given(weigher, [1.0, 2.0, 3.0, 9.0]).tolist() == pytest.approx(expected)
+
+
+def test_the_strength_follows_the_fall_of_the_mean_and_never_goes_down() -> None:
+    weigher = Weigher(rule="tilted")
+    strengths = []
+    for values in [STEPS[0], *STEPS, [9.0, 9.5, 0.0, 30.0]]:
+        weights_given(weigher, values)
+        weigher.update()
+        strengths.append(weigher.ramp[1].item())
+    assert strengths[:2] == [0, 0]
+    assert strengths == sorted(strengths)
+    assert strengths[-1] > 0.5
+
+
+def test_masked_and_unsound_losses_count_nowhere() -> None:
+    weigher, other = (Weigher(rule="tilted", warmup=1) for _ in range(2))
+    for values in STEPS:
+        mask = torch.tensor([True] * 4 + [False, True])
+        losses = torch.tensor([*values, 99.0, math.nan], dtype=torch.float64, requires_grad=True)
+        weigher(losses, mask=mask).backward()
+        expected = weights_given(other, values) / 4
+        torch.testing.assert_close(losses.grad, torch.cat([expected, torch.zeros(2, dtype=torch.float64)]))
+        weigher.update()
+        other.update()
+    assert torch.equal(weigher.seen[:4], other.seen[:4])
+    assert weigher.seen[4] == len(STEPS)
+
+
+def test_micro_batches_have_the_statistics_of_the_whole_batch() -> None:
+    whole, parts = Weigher(rule="tilted"), Weigher(rule="tilted")
+    for values in STEPS:
+        weights_given(whole, values)
+        for part in (values[:1], values[1:]):
+            weights_given(parts, part)
+        whole.update()
+        parts.update()
+    torch.testing.assert_close(whole.seen[:4], parts.seen[:4])
+    torch.testing.assert_close(whole.ramp, parts.ramp)
+
+
+def test_nothing_on_a_device_is_read_and_a_resumed_weigher_goes_on() -> None:
+    p = nn.Parameter(torch.zeros(2, 3, device="meta"))
+    optimizer = torch.optim.SGD([p], lr=0.1)
+    weigh = surefoot.weigh(optimizer, "tilted")
+    for _ in range(3):
+        weigh(p * 2, mask=torch.ones(2, 3, device="meta")).backward()
+        optimizer.step()
+    assert weigh.ramp.is_meta
+    first, second = Weigher(rule="tilted"), Weigher(rule="tilted")
+    for values in STEPS[:3]:
+        weights_given(first, values)
+        first.update()
+    second.load_state_dict(through_a_file(first.state_dict()))
+    assert torch.equal(second.state_dict()["ramp"], first.ramp)
+    assert torch.equal(weights_given(first, STEPS[3]), weights_given(second, STEPS[3]))
