@@ -137,3 +137,14 @@ def test_on_a_full_disk_it_says_why_runs_failed_before_it_says_that_there_is_no_
     assert "metrics.jsonl: No space left on device; free some space" in failed
     assert no_space == "error: the report cannot be written (No space left on device)"
     assert "SGD" in done.stdout  # the tables need no disk
+
+
+def test_several_optimizers_after_one_flag(tmp_path: Path) -> None:
+    extra = surefoot("compare", "digits-lr", "-o", "adam", "adams", "--out", tmp_path)
+    assert extra.exit_code == 2
+    assert "repeat -o: -o adam -o adams" in " ".join(extra.output.replace("│", " ").split())
+    for spec in ("adams", "adams:eta=1e-4"):  # without a task it is taken for one
+        done = surefoot("compare", "-o", "adam", spec, "--out", tmp_path)
+        assert done.exit_code == 2
+        assert f"{spec} is an optimizer and no task; repeat -o before each one: -o adam -o {spec}" in done.stderr
+    assert not any(tmp_path.iterdir())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import os
+import re
 import shlex
 import signal
 import sys
@@ -263,12 +264,13 @@ def test_a_direction_given_later_holds_for_the_runs_that_are_there(tiny_task: Ma
         assert row.higher_is_better
 
 
-def test_a_model_that_exits_fails_its_own_run(tiny_task: MakeTask, tmp_path: Path) -> None:
+def test_a_model_that_exits_fails_its_task_and_not_the_command(tiny_task: MakeTask, tmp_path: Path) -> None:
     def leave() -> torch.nn.Module:
         sys.exit(3)
 
     results = compare(dataclasses.replace(tiny_task(), model=leave), ["sgd"], epochs=1, out=tmp_path, progress=False)
-    assert set(results.failures.values()) == {"SystemExit: 3"}
+    [said] = results.failures.values()
+    assert said.startswith("the task 'tiny' fails: its model raises SystemExit: 3 (test_experiments.py, line ")
 
 
 def test_code_that_the_key_cannot_try_fails_its_runs(tiny_task: MakeTask, tmp_path: Path) -> None:
@@ -533,3 +535,73 @@ def test_a_plan_comes_from_the_runs_in_the_folder(tiny_task: MakeTask, tmp_path:
     share = lab.plan(tiny_task(), asked, detect="10%", **options).rows[0].detect
     baseline = [run.epochs[-1]["valid_loss"] for run in Results.read(tmp_path).runs if run.label == "SGD"]
     assert share == pytest.approx(0.1 * sum(baseline) / 4)
+
+
+def broken_metric(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return outputs.no_such_thing()
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"metrics": {"top1": broken_metric}}, "its metric 'top1' raises AttributeError: .*test_experiments.py, line"),
+        (
+            {"loss": lambda outputs, targets: outputs.sum(1)},
+            "its loss raises ValueError: the loss must give one number",
+        ),
+        ({"model": lambda: 5}, "its model raises TaskError: .* must return a torch.nn.Module, not int"),
+        ({"loss": lambda outputs, targets: torch.tensor(1.0)}, "its loss raises RuntimeError: .*does not require grad"),
+    ],
+)
+def test_a_task_that_fails_is_named_once(
+    tiny_task: MakeTask, tmp_path: Path, fields: dict[str, Any], message: str, jobs: int
+) -> None:
+    task = dataclasses.replace(tiny_task(), **fields)
+    results = compare(task, ["adam", "sgd"], seeds=3, epochs=2, out=tmp_path, progress=False, jobs=jobs)
+    [said] = results.failures.values()
+    assert re.match(f"the task 'tiny' fails: {message}", said), said
+    assert len(results.runs) <= jobs
+
+
+def test_the_default_metric_is_named_where_targets_are_no_classes(tiny_task: MakeTask, tmp_path: Path) -> None:
+    x = torch.randn(20, 5)
+    task = dataclasses.replace(tiny_task(), train=(x, x[:, :3]), valid=(x, x[:, :3]), loss=torch.nn.functional.mse_loss)
+    task = dataclasses.replace(task, valid=(x, x[:, :2].repeat(1, 2)[:, :3]))
+    results = compare(task, ["adam", "sgd"], seeds=2, epochs=1, out=tmp_path, progress=False)
+    [said] = results.failures.values()
+    assert said.startswith("the task 'tiny' fails: its metric 'accuracy', the default one for class labels, raises ")
+
+
+def test_an_optimizer_that_fails_does_not_stop_the_others(tiny_task: MakeTask, tmp_path: Path) -> None:
+    def sensitive(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        if outputs.abs().max() > 1e3:
+            raise ArithmeticError("too large")
+        return outputs.mean()
+
+    task = tiny_task(metrics={"m": sensitive})
+    results = compare(task, ["sgd:lr=1e6", "sgd:lr=0.01"], seeds=2, epochs=2, out=tmp_path, progress=False)
+    states = {(run.label, run.seed): run.state for run in results.runs}
+    assert [states["SGD lr=0.01", seed] for seed in (0, 1)] == ["done", "done"]
+    assert all("the task" not in message for message in results.failures.values())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"seeds": 10**12}, "seeds must be at most 100000"),
+        ({"seeds": [2**70]}, r"a seed must be at most 9223372036854775807, 2\*\*63 - 1"),
+        ({"threads": 10**9}, "threads must be at most 1024, got 1000000000"),
+        ({"jobs": 10**40}, "jobs must be at most 1024, got a number of 41 digits"),
+        ({"epochs": 10**30}, "epochs must be at most 10000000"),
+        ({"epoch": 3}, r"did you mean epochs=3\?"),
+    ],
+)
+@pytest.mark.parametrize("named", [True, False])
+def test_huge_numbers_and_nearly_right_options_are_refused(
+    tiny_task: MakeTask, tmp_path: Path, options: dict[str, Any], message: str, named: bool
+) -> None:
+    task = "digits-lr" if named else tiny_task()
+    with pytest.raises(ValueError, match=message):
+        compare(task, ["sgd"], **{"seeds": 1, "epochs": 1, "out": tmp_path, "progress": False, **options})
+    assert not any(tmp_path.iterdir())

@@ -13,7 +13,7 @@ except ModuleNotFoundError:  # the core needs torch alone
     sys.exit("the surefoot command needs the lab's packages; install them with: pip install 'surefoot[lab]'")
 
 from surefoot.cli import compare, paper, report, tune
-from surefoot.cli.command import echo
+from surefoot.cli.command import Command, echo
 from surefoot.lab.terminal import show_similar
 
 HELP = "Optimizers that exploit the uncertainty of the loss, and a lab that shows honestly when they help."
@@ -41,7 +41,7 @@ def _any_command(
 
 
 for command in (compare.compare, compare.fork, tune.tune, report.report, report.runs, paper.paper):
-    app.command()(command)
+    app.command(cls=Command)(command)
 
 
 def main() -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+import typer.core
 
 from surefoot.lab.spec.options import Flag, RunOptions, flags_of
 from surefoot.lab.terminal import printable
@@ -47,6 +48,20 @@ def given_path(text: str) -> Path:
     if not text:
         raise typer.BadParameter("a path is missing; '' names no file or folder, and '.' is the current folder")
     return Path(text)
+
+
+class Command(typer.core.TyperCommand):
+    """A command that says how several optimizers are given, where one is given like an argument."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        given = list(args)
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:
+            extra = getattr(error, "message", "")
+            if {"-o", "--optimizer"} & {*given} and "unexpected extra argument" in extra:
+                error.message = f"{extra}; to compare several optimizers repeat -o: -o adam -o adams"  # type: ignore[attr-defined]
+            raise
 
 
 def takes(defaults: RunOptions, *names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import operator
 import shlex
 from collections.abc import Collection, Mapping, Sequence
@@ -26,6 +27,7 @@ from surefoot.lab.spec.config import ForkConfig, Purpose, RunConfig, TaskConfig,
 from surefoot.lab.spec.contestant import Contestant, parse_all
 from surefoot.lab.spec.options import (
     LARGEST_SEED,
+    MOST_EPOCHS,
     MOST_SEEDS,
     PoolName,
     RunOptions,
@@ -33,7 +35,7 @@ from surefoot.lab.spec.options import (
     check_device,
     shows_options,
 )
-from surefoot.lab.spec.task import Task
+from surefoot.lab.spec.task import Task, TaskError
 from surefoot.lab.store import (
     Run,
     StoreError,
@@ -360,7 +362,7 @@ def prepare(
 ) -> Setup:
     """Read and check what `compare`, `fork` and `tune` are asked to do; the arguments are theirs."""
     read = RunOptions.read(options)
-    check_count("epochs", epochs)
+    check_count("epochs", epochs, MOST_EPOCHS)
     contestants, numbers = parse_all(optimizers), seed_numbers(seeds)
     source = task_source(task, read)
     defaults = {"lr": read.lr, "weight_decay": read.weight_decay}
@@ -368,9 +370,23 @@ def prepare(
         defaults["weight_decay"] = PAPER_WEIGHT_DECAY
     for contestant in contestants:
         contestant.check(**defaults)
-    setup = Setup(source, source.load(), contestants, numbers, read, defaults)
+    try:
+        loaded = source.load()
+    except TaskError as error:
+        raise _with_hint(error, read) from error
+    setup = Setup(source, loaded, contestants, numbers, read, defaults)
     _check_factories(setup)
     return setup
+
+
+def _with_hint(error: TaskError, options: RunOptions) -> TaskError:
+    """The error with the option that was meant, if one that the task has not is nearly that of the command."""
+    for name in options.more:
+        for close in difflib.get_close_matches(
+            name, ("epochs", "seeds", "optimizers", *RunOptions.names()), cutoff=0.8
+        ):
+            return TaskError(f"{error}; did you mean {close}={options.more[name]!r}?")
+    return error
 
 
 def _check_factories(setup: Setup) -> None:
@@ -476,7 +492,8 @@ def task_source(task: str | Task, options: RunOptions) -> TaskSource:
     if isinstance(task, str):
         return TaskSource(task, None if options.data_dir is None else str(options.data_dir), given)
     if given:
-        raise ValueError(f"{', '.join(given)}: options are for named tasks; change the Task itself instead")
+        refused = TaskError(f"{', '.join(given)}: options are for named tasks; change the Task itself instead")
+        raise _with_hint(refused, options)
     return TaskSource(task=task)
 
 

@@ -45,7 +45,9 @@ def test_numbers_stay_whole_in_a_narrow_terminal(summary, width):
     lines = console.export_text().splitlines()
     assert max(map(len, lines)) <= width
     assert sum("0.101±0.013" in line for line in lines) == 1
-    assert any("to target" in line for line in lines) == (width > 80)
+    above, _, said = "\n".join(lines).partition("no room for: ")
+    assert ("to target" in above) == (width > 80)
+    assert ("to target" in said.replace("\n", " ")) == (width <= 80)
 
 
 def test_labels_with_brackets_are_not_markup(run):
@@ -100,3 +102,23 @@ def test_html_escapes(summary, run):
     for row in summary.comparisons:
         assert f"<td>{row.verdict.sentence}</td>" in text  # however long
     assert "| &lt;i&gt; $" in tables.to_html(summarise([run(ODD, seed) for seed in range(2)]))
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 200])
+def test_no_word_is_broken_and_no_column_is_left_out_without_a_word(paired_runs, width):
+    labels = {"Adam": 0.0, "AdamWScheduleFree": -0.01, "AdamS eta=0.0001 weight_decay=0.001 weighting=paper": -0.02}
+    from rich.console import Console
+
+    console = Console(width=width, record=True, file=io.StringIO())
+    console.print(tables.Tables.of(summarise(paired_runs(labels), metrics="valid_loss")))
+    text = console.export_text()
+    words = {word for label in labels for word in label.split()}
+    for word in words:
+        assert word in text.split(), word
+    table = text.partition("▲")[0].partition(" ▼")[0]
+    for heading in tables.COLUMNS:
+        first = heading.replace(":", "").split()[0]
+        said = [line for line in text.splitlines() if line.startswith(" no room for: ")]
+        name = heading.partition(":")[0]
+        assert first in table or heading == "verdict" or any(name in line for line in said) or heading == "diverged"
+    assert all(len(line) <= width for line in text.splitlines())

@@ -282,7 +282,7 @@ def test_tasks_that_do_not_hold_together(changes, message):
 
 def test_a_direction_is_settled_for_every_metric():
     metrics = dict.fromkeys(["accuracy", "brier_score", "top1_error", "f1"], accuracy)
-    task = toy(metrics=metrics, higher_is_better={"f1": True, "of another task": True})
+    task = toy(metrics=metrics, higher_is_better={"f1": True})
     assert task.higher_is_better == {"accuracy": True, "brier_score": False, "top1_error": False, "f1": True}
     assert toy().higher_is_better == {"accuracy": True}
     assert toy(metrics=metrics, higher_is_better={"accuracy": False}).higher_is_better["accuracy"] is False
@@ -296,3 +296,22 @@ def test_numpy_arrays_are_taken():
     assert task.train[0].tolist() == [[0, 1], [2, 3], [4, 5]]
     assert task.train[1].tolist() == [0, 1, 2]
     assert toy(train=(x.astype("uint8"), y)).train[0].dtype == torch.uint8
+
+
+def test_a_direction_of_no_metric_is_refused() -> None:
+    x, y = torch.randn(20, 3), torch.randint(2, (20,))
+
+    def task(**fields: object) -> Task:
+        return Task("toy", lambda: nn.Linear(3, 2), train=(x, y), valid=(x, y), **fields)
+
+    metrics = {"top1": lambda outputs, targets: outputs.mean()}
+    with pytest.raises(
+        TaskError, match="higher_is_better names 'top_1', which is no metric of it; did you mean 'top1'"
+    ):
+        task(metrics=metrics, higher_is_better={"top_1": True})
+    with pytest.raises(TaskError, match="higher_is_better names 'f', which is no metric of it; its metrics are none"):
+        task(metrics={}, higher_is_better={"f": True})
+    with pytest.raises(TaskError, match="higher_is_better names 'loss'"):
+        task(higher_is_better={"loss": True})
+    assert task(metrics=metrics, higher_is_better={"top1": True, "loss": False}).higher_is_better == {"top1": True}
+    assert task(metrics=metrics).higher_is_better == {"top1": False}

@@ -194,13 +194,16 @@ def _terminal_table(rows: list[Comparison], width: int) -> Iterator[Any]:
     if not any(row.counts.diverged for row in rows):
         shown.remove("diverged")
     # Leave out columns instead of cutting numbers short; the verdict names divergences as well.
+    longest = max(len(word) for row in rows for word in ("optimizer", *row.label.split()))  # no word is broken
+    left_out = []
     for name in (ONE_LOOK, "to target: epochs / steps / s", "diverged", "e (Holm)"):
-        if name in shown and 12 + sum(2 + _width(column, rows) for column in shown[1:]) > width:
+        if name in shown and longest + 1 + sum(2 + _width(column, rows) for column in shown[1:]) > width:
             shown.remove(name)
+            left_out.append(name)
     table = Table(box=SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False)
     for name in shown:
         if name == "optimizer":
-            table.add_column(name, overflow="fold")
+            table.add_column(name, overflow="fold", min_width=min(longest, width // 2))
         else:
             table.add_column(_heading(name), justify="right", no_wrap=True)
     verdicts = Table.grid(padding=(0, 1))
@@ -210,6 +213,9 @@ def _terminal_table(rows: list[Comparison], width: int) -> Iterator[Any]:
             mark = MARKS[row.verdict.outcome]
             verdicts.add_row(Text(f" {mark.sign}", style=mark.colour), Text(headline(row)))
     yield table
+    if left_out:
+        names = ", ".join(name.partition(":")[0] for name in left_out)
+        yield Text(f" no room for: {names}; see the report", style="dim")
     yield verdicts
 
 

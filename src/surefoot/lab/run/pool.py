@@ -25,7 +25,8 @@ from typing import Any, Literal, Protocol, Self
 from surefoot._extras import require
 from surefoot.lab.run.memory import keep_freed_memory
 from surefoot.lab.run.runner import run
-from surefoot.lab.spec.code import FAULTS
+from surefoot.lab.run.trainer import task_fault
+from surefoot.lab.spec.code import FAULTS, error_text
 from surefoot.lab.spec.config import RunConfig, TaskConfig
 from surefoot.lab.spec.contestant import Contestant
 from surefoot.lab.spec.find import find_task
@@ -98,7 +99,7 @@ class Outcome:
     """How a job ended.
 
     Args:
-        fatal: No other run could be written either, such as on a full disk.
+        fatal: No other run could be computed either: the disk is full, or the task itself fails.
         died: Its process died; the run can go on from its checkpoint.
     """
 
@@ -156,10 +157,12 @@ def run_all(pool: Pool, jobs: Sequence[RunJob]) -> dict[int, Outcome]:
 def execute(job: RunJob, load: Callable[[], Task], on_event: OnEvent) -> Outcome:
     """Compute one job in this process, on the task that `load` returns; whatever its code does, the outcome says it."""
     on_event(Event("start", job.index))
+    task = None
     try:
+        task = load()
         run(
             job.config,
-            load(),
+            task,
             job.folder,
             lambda row: on_event(Event("epoch", job.index, row)),
             contestant=job.contestant,
@@ -172,7 +175,9 @@ def execute(job: RunJob, load: Callable[[], Task], on_event: OnEvent) -> Outcome
     except StoreError as error:
         return Outcome("failed", str(error), fatal=error.fatal)
     except FAULTS as error:  # sys.exit in a user's model ends its run, not the comparison
-        return Outcome("failed", f"{type(error).__name__}: {error}")
+        # What fails in the task itself, or in loading it, would fail in every run: it is said once.
+        fault = error_text(error) if task is None else task_fault(task, job.config)
+        return Outcome("failed", fault or f"{type(error).__name__}: {error}", fatal=bool(fault))
     return Outcome("done")
 
 

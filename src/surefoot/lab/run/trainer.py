@@ -11,15 +11,20 @@ import hashlib
 import inspect
 import math
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from numbers import Real
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+import surefoot
+from surefoot.lab.spec.code import FAULTS, error_text
 from surefoot.lab.spec.contestant import Contestant
+from surefoot.lab.spec.task import accuracy
 
 if TYPE_CHECKING:
     from surefoot.lab.spec.config import RunConfig
@@ -167,6 +172,36 @@ class Trainer:
     def load_state(self, state: Mapping[str, Any]) -> None:
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
+
+
+def task_fault(task: Task, config: RunConfig) -> str:
+    """What of a task fails by itself, at the initial weights and whatever the optimizer; empty if nothing does."""
+    what = "its model"
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(config.seed)
+            model = task.fresh_model().to(config.device)
+            for data, size in ((task.train, task.batch_size), (task.valid, _VALID_BATCH)):
+                inputs, targets = (part[:size].to(config.device) for part in data)
+                what = "its function prepare"
+                batch = task.prepare(inputs, None) if task.prepare else inputs
+                what = "its model"
+                outputs = model(batch)
+                what = "its loss"
+                one_number("loss", task.loss(outputs, targets)).backward()
+            for name, metric in task.metrics.items():
+                what = f"its metric {name!r}" + (", the default one for class labels," if metric is accuracy else "")
+                one_number(name, metric(outputs, targets))
+    except FAULTS as error:
+        return f"the task {task.name!r} fails: {what} raises {error_text(error)}{_place(error)}"
+    return ""
+
+
+def _place(error: BaseException) -> str:
+    """The line of the user's code that an error came from; empty if it is all in installed packages."""
+    ours = tuple(str(Path(str(package.__file__)).parent) for package in (surefoot, torch))
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(ours)]
+    return f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
 
 
 def stream(seed: int, epoch: int, what: str) -> int:

@@ -320,6 +320,15 @@ def _short_names() -> dict[str, str]:
     return names
 
 
+def is_optimizer(name: str) -> bool:
+    """Whether an optimizer of torch or surefoot has this short name, as in `adams:eta=1e-4`.
+
+    >>> is_optimizer("adams:eta=1e-4"), is_optimizer("digits-lr")
+    (True, False)
+    """
+    return name.partition(":")[0].lower() in _short_names()
+
+
 _CODES: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from surefoot.lab.spec.builtin import NAMED, named_task
 from surefoot.lab.spec.code import FAULTS, CodeError, error_text, fingerprint, import_module, load_file
+from surefoot.lab.spec.contestant import is_optimizer
 from surefoot.lab.spec.datasets import DataError
 from surefoot.lab.spec.task import Task, TaskError
 
@@ -42,6 +43,8 @@ def find_task(spec: str, data_dir: str | os.PathLike[str] | None = None, **overr
                 f"{spec} has no option {', '.join(sorted(unknown))}; it has batch_size, dropout, subset and subset_seed"
             )
         task = named_task(spec, data_dir, **given)
+    elif is_optimizer(spec) and (":" not in spec or "=" in spec):
+        raise TaskError(f"{spec} is an optimizer and no task; repeat -o before each one: -o adam -o {spec}")
     elif ":" in spec or "." in spec:
         task = _user_task(spec, data_dir, given)
     else:

@@ -19,6 +19,7 @@ from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
 #: More seeds, threads or processes than these are a mistake, and would take the memory of the machine.
 MOST_SEEDS = 100_000
+MOST_EPOCHS = 10_000_000
 MOST_THREADS = 1024
 #: The largest seed that random generators take.
 LARGEST_SEED = 2**63 - 1
@@ -83,9 +84,14 @@ class RunOptions:
     @classmethod
     def read(cls, keywords: Mapping[str, Any]) -> RunOptions:
         """Check the options that a function was called with; other names are options of the user's task."""
-        names = {option.name for option in fields(cls)} - {"more"}
+        names = cls.names()
         known = {name: value for name, value in keywords.items() if name in names}
         return cls(**known, more={name: keywords[name] for name in keywords if name not in names})._checked()
+
+    @classmethod
+    def names(cls) -> set[str]:
+        """The names of the options."""
+        return {option.name for option in fields(cls)} - {"more"}
 
     def _checked(self) -> RunOptions:
         """These options in the types of their fields; a ValueError names a wrong one and its value."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -89,6 +90,7 @@ class Task:
         self._check_metrics()
         if not isinstance(self.batch_size, int) or isinstance(self.batch_size, bool) or self.batch_size < 1:
             raise TaskError(f"task {self.name!r}: batch_size must be a whole number from 1 up, not {self.batch_size!r}")
+        self._check_directions()
         # Decided here and recorded: a report must not guess a direction from a name.
         directions = {name: bool(self.higher_is_better.get(name, name == "accuracy")) for name in self.metrics}
         object.__setattr__(self, "higher_is_better", directions)
@@ -138,6 +140,15 @@ class Task:
                 raise TaskError(
                     f"{begin}the metric {name!r} must be a function of outputs and targets, not {function!r}"
                 )
+
+    def _check_directions(self) -> None:
+        """Refuse directions of metrics that there are not: a misspelt name would reverse a verdict."""
+        for name, higher in self.higher_is_better.items():
+            if name in self.metrics or name == "accuracy" or (name == "loss" and not higher):
+                continue  # accuracy is there by default
+            close = difflib.get_close_matches(str(name), self.metrics, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"its metrics are {', '.join(self.metrics) or 'none'}"
+            raise TaskError(f"task {self.name!r}: higher_is_better names {name!r}, which is no metric of it; {hint}")
 
     def fresh_model(self) -> nn.Module:
         """A new model with weights from torch's random numbers."""
