@@ -193,10 +193,10 @@ def _terminal_table(rows: list[Comparison], width: int) -> Iterator[Any]:
     shown = [name for name in COLUMNS if name != "verdict"]
     if not any(row.counts.diverged for row in rows):
         shown.remove("diverged")
-    # Leave out columns instead of cutting numbers short; the verdict names divergences as well.
+    # Leave out columns instead of cutting numbers short; the verdict has divergences and the difference as well.
     longest = max(len(word) for row in rows for word in ("optimizer", *row.label.split()))  # no word is broken
     left_out = []
-    for name in (ONE_LOOK, "to target: epochs / steps / s", "diverged", "e (Holm)"):
+    for name in (ONE_LOOK, "to target: epochs / steps / s", "diverged", "e (Holm)", "difference (95%)"):
         if name in shown and longest + 1 + sum(2 + _width(column, rows) for column in shown[1:]) > width:
             shown.remove(name)
             left_out.append(name)
