@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import math
+import sysconfig
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -199,8 +200,11 @@ def task_fault(task: Task, config: RunConfig) -> str:
 
 def _place(error: BaseException) -> str:
     """The line of the user's code that an error came from; empty if it is all in installed packages."""
-    ours = tuple(str(Path(str(package.__file__)).parent) for package in (surefoot, torch))
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(ours)]
+    installed = (
+        str(Path(str(surefoot.__file__)).parent),
+        *(sysconfig.get_path(part) for part in ("stdlib", "purelib", "platlib")),
+    )
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(installed)]
     return f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
 
 
