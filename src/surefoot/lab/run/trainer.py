@@ -200,9 +200,11 @@ def task_fault(task: Task, config: RunConfig) -> str:
 
 def _place(error: BaseException) -> str:
     """The line of the user's code that an error came from; empty if it is all in installed packages."""
-    packages = (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
-    others = (str(Path(surefoot.__file__).parent), str(Path(torch.__file__).parent), *packages)
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(others)]
+    installed = (
+        str(Path(str(surefoot.__file__)).parent),
+        *(sysconfig.get_path(part) for part in ("stdlib", "purelib", "platlib")),
+    )
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(installed)]
     return f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
 
 
