@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import pickle
 
 import pytest
 import torch
@@ -109,3 +110,28 @@ def test_nothing_on_a_device_is_read_and_a_resumed_weigher_goes_on() -> None:
     second.load_state_dict(through_a_file(first.state_dict()))
     assert torch.equal(second.state_dict()["ramp"], first.ramp)
     assert torch.equal(weights_given(first, STEPS[3]), weights_given(second, STEPS[3]))
+
+
+def test_a_last_batch_of_one_example_is_weighed_as_an_example() -> None:
+    losses = torch.tensor([1.0, 2.0, 4.0], requires_grad=True)
+    weigh = surefoot.weigh(None, "ucb", eta=0.5)
+    weigh(losses).backward()
+    weigh.update()
+    single = torch.tensor([3.0], requires_grad=True)
+    weigh(single).backward()
+    assert single.grad is not None
+    assert single.grad.tolist() == [1.0]  # the mean weight of a batch is 1
+
+
+@pytest.mark.parametrize("rule", ["tilted", "trimmed"])
+def test_a_weigher_of_examples_can_be_pickled(rule: str) -> None:
+    assert pickle.loads(pickle.dumps(surefoot.weigh(None, rule))).rule == surefoot.weigh(None, rule).rule
+
+
+@pytest.mark.parametrize("ramp", ["x", torch.zeros(3), torch.tensor([0.0, float("nan")]), torch.tensor([0.0, 2.0])])
+def test_a_damaged_ramp_is_refused_and_changes_nothing(ramp: object) -> None:
+    weigh = surefoot.weigh(None, "tilted")
+    state = {**weigh.state_dict(), "eta": -1.0, "ramp": ramp}
+    with pytest.raises(ValueError, match="'ramp' in this checkpoint"):
+        weigh.load_state_dict(state)
+    assert weigh.eta == -3.0

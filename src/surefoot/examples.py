@@ -24,14 +24,18 @@ class ExampleRule(Rule):
     """A rule that has a meaning for single examples alone."""
 
 
-def _no_tilt(stats: LossStats, eta: float, noise: Number) -> Tilt:
+def _eta_as_tilt(stats: LossStats, eta: float, noise: Number) -> Tilt:
     return eta, 1.0
 
 
+def _is_share(eta: float) -> bool:
+    return 0 <= eta < 1
+
+
 EXAMPLE_RULES: dict[str, Rule] = {
-    "tilted": ExampleRule("tilted", _no_tilt, eta=-3.0),
+    "tilted": ExampleRule("tilted", _eta_as_tilt, eta=-3.0),
     "trimmed": ExampleRule(
-        "trimmed", _no_tilt, eta=0.1, allowed=lambda eta: 0 <= eta < 1,
+        "trimmed", _eta_as_tilt, eta=0.1, allowed=_is_share,
         allowed_words="the share of examples left out, at least 0 and below 1",
     ),
 }  # fmt: skip

@@ -128,7 +128,8 @@ class Weigher:
         """
         if not isinstance(loss, Tensor):
             raise TypeError(f"weigh needs the loss as a tensor with a graph, but got {type(loss).__name__}: {loss!r}")
-        if loss.dim() and (loss.numel() != 1 or mask is not None or isinstance(self.rule, ExampleRule)):
+        examples = self._weighs_examples or isinstance(self.rule, ExampleRule)  # then a vector of one is an example too
+        if loss.dim() and (examples or loss.numel() != 1 or mask is not None):
             return self._weigh_examples(loss, mask)
         if isinstance(self.rule, ExampleRule):
             raise ValueError(
@@ -216,10 +217,14 @@ class Weigher:
                 "a checkpoint of weigh has seen and eta, this has not; pass what its state_dict() returned"
             )
         check_eta(state_dict["eta"], self.rule)
+        ramp = state_dict.get("ramp", self.ramp)
+        if not isinstance(ramp, Tensor) or ramp.shape != (2,) or not 0 <= float(ramp[1]) <= 1:
+            raise ValueError(
+                f"'ramp' in this checkpoint is {ramp!r}, but must be a first mean and a strength from 0 to 1"
+            )
         self.seen, self.eta = checked(state_dict["seen"]).detach().clone(), state_dict["eta"]
         self._weighs_examples = "ramp" in state_dict
-        if self._weighs_examples:
-            self.ramp = state_dict["ramp"].detach().clone()
+        self.ramp = ramp.detach().clone()
         self._sample = LossSample()
 
 
