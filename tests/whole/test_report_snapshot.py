@@ -74,7 +74,7 @@ def test_list_of_runs(runs: Path) -> None:
 def test_comparison_of_runs_that_all_ended(runs: Path) -> None:
     """`surefoot compare` finds all nine runs by their keys, computes nothing, and prints the tables."""
     before = {path: path.read_bytes() for path in runs.rglob("*.*")}
-    optimizers = [part for name in ("adam", "adamucb", "adams") for part in ("-o", name)]
+    optimizers = [part for name in ("adam", "adamucb:gain=None", "adams:gain=None") for part in ("-o", name)]
     printed = surefoot("compare", "digits-lr", *optimizers, "--seeds=3", "--epochs=3", "--out=recorded", "--quiet")
     assert_unchanged(RECORDED / "compare_stdout.txt", printed)
     assert {path: path.read_bytes() for path in before} == before

@@ -150,7 +150,7 @@ class LossAware(TakesLoss):
             type(self).__name__,
             # Only the paper's weighting has a scale, and the published recipe has no bounds.
             gain=group["gain"] if group["weighting"] == "paper" and rule.scales else None,
-            gain_beta=float(group["betas"][1]) if "betas" in group else 0.999,
+            gain_beta=float(_detached(group["betas"][1])) if "betas" in group else 0.999,
         )
 
     def _create_state_only(self, closure: Any) -> None:
