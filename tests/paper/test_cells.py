@@ -79,6 +79,14 @@ def test_a_cell_with_a_diverged_run_differs_however_close_the_others_are(paper_r
     assert verdicts == ["matches", "differs"]
 
 
+def test_one_seed_is_no_match_and_no_difference(paper_run: MakeRun) -> None:
+    theirs = find(LR, "Adam", 3).values["train_loss"].mean
+    for final in (theirs, 10 * theirs):
+        cells = table_cells(Replication([paper_run(LR, seed=0, final=final)]))
+        [cell] = [cell for cell in cells if cell.row == find(LR, "Adam", 3) and cell.metric == "train_loss"]
+        assert (cell.verdict, cell.difference, cell.ours.n) == ("one seed", None, 1)
+
+
 def test_pooled_difference_by_hand() -> None:
     difference, limit = pooled_difference(MeanStd(10, 0.30, 0.01), Value(0.28, 0.02))
     pooled = (9 * 0.01**2 + 2 * (0.02**2 + 1e-6 / 12)) / 11

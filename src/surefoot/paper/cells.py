@@ -145,6 +145,8 @@ def _table_cell(replication: Replication, row: PublishedRow, metric: str, recipe
     diverged = len(replication.diverged(row.configuration, row.optimizer, row.epoch, recipe))
     if not ours.n:
         return TableCell(row, metric, recipe, ours, diverged, None, "differs" if diverged else "not run")
+    if ours.n == 1 and not diverged:
+        return TableCell(row, metric, recipe, ours, diverged, None, "one seed")  # it has no spread to judge by
     difference, limit = pooled_difference(ours, row.values[metric])
     # What is left after a divergence may be close; a run that diverged is not what was published.
     verdict = "matches" if abs(difference) <= limit and not diverged else "differs"

@@ -20,7 +20,7 @@ from surefoot.paper.published import METRICS, SEEDS, Configuration, configuratio
 
 HEADS = {"train_loss": "train loss", "val_loss": "val. loss", "val_acc": "val. acc. (%)"}
 EVIDENCE = ["paired by seed", "claimed", "ours (95% interval)", "published", "verdict"]
-VERDICTS = ("matches", "differs", "not run")
+VERDICTS = ("matches", "differs", "one seed", "not run")
 
 
 def scorecard(replication: Replication, notes: Sequence[str] = ()) -> str:
@@ -52,14 +52,14 @@ def scorecard(replication: Replication, notes: Sequence[str] = ()) -> str:
 
 
 def tally_table(cells: Sequence[TableCell]) -> str:
-    """How many cells match, differ and were not run, by configuration."""
+    """How many cells match, differ, have one seed and were not run, by configuration."""
     ours = [cell for cell in cells if cell.recipe == "default"]
     rows = [
         _tally(configuration.name, [cell for cell in ours if cell.row.configuration == configuration])
         for configuration in configurations()
     ]
     return markdown_table(
-        ["configuration", "cells", "match", "differ", "not run", "n"], [*rows, _tally("together", ours)]
+        ["configuration", "cells", "match", "differ", "one seed", "not run", "n"], [*rows, _tally("together", ours)]
     )
 
 
@@ -115,7 +115,7 @@ def _cells_table(configuration: Configuration, cells: Sequence[TableCell]) -> st
 
 def cell_texts(cell: TableCell) -> list[str]:
     """Ours, theirs, and the difference with what it amounts to."""
-    verdict = "" if cell.verdict == "not run" else cell.verdict
+    verdict = "" if cell.verdict in ("one seed", "not run") else cell.verdict
     if cell.difference is not None:
         verdict = f"{cell.difference:+.1f} {verdict}"
     return [spread_text(cell.ours, cell.diverged), f"{cell.theirs.mean:.3f} ± {cell.theirs.std:.3f}", verdict]
