@@ -21,6 +21,7 @@ import surefoot
 from host_reads import no_host_reads
 from saved import through_a_file
 from surefoot import Anytime, WeightAverage
+from surefoot.averaging.memory import LossDriven
 from warm import take_step
 from wrapped import BASES, assert_equal, loss_at, make_model, params_of
 
@@ -90,7 +91,7 @@ def test_the_average_is_that_of_an_observer(name: str) -> None:
     plain, wrapped = make_model(), make_model()
     optimizer = Anytime(EVERY[name](wrapped.parameters()), kappa=0.5, loss_beta=0.9, every=3)
     tensors = [torch.empty_like(p) for p in plain.parameters()]
-    observer = WeightAverage(tensors, surefoot.averaging.memory.LossDriven(0.9, 0.5), every=3)
+    observer = WeightAverage(tensors, LossDriven(0.9, 0.5), every=3)
     for step, weights in enumerate(train(plain, EVERY[name](plain.parameters()), range(17))):
         loss = loss_at(wrapped, step).item()
         train(wrapped, optimizer, range(step, step + 1))
@@ -425,6 +426,103 @@ def test_nan_weights_never_enter_the_average() -> None:
         for a, b in zip(averages(model, optimizer), good, strict=True):
             torch.testing.assert_close(a, b, rtol=0.1, atol=0.01)
         assert optimizer.confidence()[0]["skipped"] == 3
+
+
+def quadratic(every: int, steps: int = 1500) -> tuple[Parameter, Anytime, Callable[[], float]]:
+    """SGD at the bottom of a bowl, in noise; the step that goes on, which returns the loss."""
+    torch.manual_seed(0)
+    p, curvature = Parameter(torch.ones(10)), torch.linspace(0.1, 1, 10)
+    optimizer = Anytime(torch.optim.SGD([p], lr=0.1), every=every)
+
+    def step() -> float:
+        optimizer.zero_grad()
+        loss = (curvature * (p - torch.randn(10)) ** 2).sum() / 2
+        loss.backward()
+        optimizer.step(loss=loss)
+        return loss.item()
+
+    for _ in range(steps):
+        step()
+    return p, optimizer, step
+
+
+def distance(p: Parameter, optimizer: Anytime) -> float:
+    with optimizer.averaged():
+        return p.detach().norm().item()
+
+
+@pytest.mark.parametrize("every", [1, 10])
+@pytest.mark.parametrize("lr", [2.05, 2.3, 10.0])
+def test_a_divergence_leaves_the_average_where_it_was(lr: float, every: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From a learning rate that is a little too high to one that is absurd, until the loss is infinite or 1e17."""
+
+    def worst() -> float:
+        p, optimizer, step = quadratic(every)
+        assert distance(p, optimizer) < 0.15 < 0.5 < p.detach().norm()
+        optimizer.param_groups[0]["lr"] = lr
+        distances = []
+        for _ in range(400):
+            distances += [distance(p, optimizer)] if math.isfinite(step()) else []
+        return max(distances)
+
+    assert worst() < 0.15
+    monkeypatch.setattr(LossDriven, "spread", lambda self, before, after: after.std)
+    assert worst() > 1000
+
+
+def test_weights_whose_own_loss_is_out_of_proportion_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The statistics know nothing yet of weights that were good until the last step."""
+
+    def after_one_bad_step() -> float:
+        p, optimizer, step = quadratic(every=1)
+        optimizer.param_groups[0]["lr"] = 1e6
+        step()
+        optimizer.param_groups[0]["lr"] = 0.0
+        step()
+        return distance(p, optimizer)
+
+    assert after_one_bad_step() < 0.15
+    monkeypatch.setattr(LossDriven, "accepts", lambda self, stats, loss: True)
+    assert after_one_bad_step() > 100
+
+
+@pytest.mark.parametrize("other", [30.0, 0.0])
+def test_weights_of_another_model_replace_the_average(other: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are worse, and trained for good, or better: the loss shows it, and the old ones are forgotten."""
+
+    def left_of_the_old() -> float:
+        torch.manual_seed(0)
+        p = Parameter(torch.full((1,), 10.0))
+        optimizer = Anytime(torch.optim.SGD([p], lr=0.0))
+        for value in (10.0, other):
+            with torch.no_grad():
+                p.fill_(value)
+            for _ in range(2500):
+                p.grad = torch.zeros(1)
+                optimizer.step(loss=value + torch.randn(()).item())
+        with optimizer.averaged():
+            return (p.item() - other) / (10 - other)
+
+    assert abs(left_of_the_old()) < 1e-3
+    monkeypatch.setattr(LossDriven, "forget", lambda self, before, after, exp: 1.0)
+    assert left_of_the_old() > 0.1
+
+
+def test_the_average_can_be_restarted_from_other_weights() -> None:
+    """Two models with the same loss: nothing shows that the weights are others."""
+    p, optimizer, step = quadratic(every=10)
+    with torch.no_grad():
+        p.fill_(100.0)
+    optimizer.restart_average()
+    assert optimizer.state_dict()["state"].get(0, {}).get("average") is None
+    optimizer.param_groups[0]["lr"] = 0.0
+    for _ in range(25):
+        step()
+    with optimizer.averaged():
+        assert p.tolist() == pytest.approx([100.0] * 10)
+    assert optimizer.confidence()[0]["skipped"] == 0
+    with optimizer.averaged(), pytest.raises(RuntimeError, match=r"restart_average\(\) was called inside"):
+        optimizer.restart_average()
 
 
 def test_a_base_that_raises_leaves_an_average_that_goes_on() -> None:

@@ -64,7 +64,19 @@ def test_exponential_memory_sums_to_one_from_the_first_step_on() -> None:
 
 
 def test_a_constant_loss_gives_the_plain_average() -> None:
+    class DividesByTheStd(LossDriven):
+        def _unit(self, std: float) -> float:
+            return self.kappa * std
+
     assert weights([0.3] * 50) == pytest.approx([1 / 50] * 50)
+    with pytest.raises(ZeroDivisionError):
+        weights([0.3] * 50, DividesByTheStd())
+
+
+@pytest.mark.parametrize("after", [0.3, 3.0])
+def test_a_loss_that_was_constant_and_then_is_not(after: float) -> None:
+    """The std was zero, or nearly: a new level is found all the same."""
+    assert sum(weights([1.0] * 2000 + noise(3000, after))[2000:]) > 0.75
 
 
 def test_a_falling_loss_is_followed_and_a_plateau_remembered() -> None:
@@ -112,6 +124,32 @@ class ForgetsOnlyFalls(LossDriven):
         return super().forget(before, after, exp) if after.best <= before.best else 1.0
 
 
+class ByItsOwnStd(LossDriven):
+    def spread(self, before, after):  # type: ignore[no-untyped-def]
+        return after.std
+
+
+def test_a_loss_that_explodes_is_not_measured_by_the_std_that_it_makes() -> None:
+    """At any rate of growth: the faster, the more the newest loss makes of the std, and the nearer it seems."""
+    for rate in (1.03, 1.1, 1.3, 2.0):
+        losses = noise(1000) + [min(rate**i, 1e15) for i in range(200)]
+
+        def last(memory: Memory, losses: list[float] = losses) -> float:
+            return sum(weights(losses, memory)[1030:])
+
+        assert last(LossDriven()) < 1e-3
+        assert last(ByItsOwnStd()) > 0.03
+
+
+def test_the_spread_is_the_std_on_a_plateau_and_follows_it_within_the_memory() -> None:
+    memory, state = LossDriven(), AverageState()
+    for i, loss in enumerate(noise(1000) + noise(600, std=5.0)):
+        state = state.with_step(memory, LossStats(*state[:4]).with_loss(loss, 0.99), math.exp)
+        if 100 < i < 1000:
+            assert 2 * state.spread > state.std  # so that it changes nothing
+    assert state.spread > 0.9 * state.std > 3.5
+
+
 def test_weights_of_a_spike_hardly_count() -> None:
     losses = noise(3000)
     losses[1500:1540] = [x + 2.0 for x in losses[1500:1540]]  # 20 std, and back again
@@ -142,12 +180,18 @@ def test_a_plateau_is_not_taken_for_a_rise() -> None:
     assert size > 0.7 * ideal
 
 
+class NeverForgets(LossDriven):
+    def forget(self, before, after, exp):  # type: ignore[no-untyped-def]
+        return 1.0
+
+
 def test_a_jump_of_the_learning_rate_or_the_data() -> None:
     """The loss jumps up, falls again, and ends lower than before: all that is old is forgotten."""
     losses = noise(2000) + [3.0 * 0.995**i + 0.5 + x for i, x in enumerate(noise(1500, 0.0, 0.05))]
     after = weights(losses)
     assert sum(after[:2000]) < 1e-3
     assert sum(after[-800:]) > 0.9
+    assert sum(weights(losses, NeverForgets())[:2000]) > 0.1
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 1e30])

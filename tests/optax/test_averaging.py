@@ -101,6 +101,19 @@ def test_what_is_not_finite_never_enters() -> None:
     np.testing.assert_allclose(average["w"], averages[-1]["w"], rtol=0.2)
 
 
+@pytest.mark.parametrize("rate", [1.1, 2.0, 1e6])
+def test_a_divergence_leaves_the_average_where_it_was(rate: float) -> None:
+    optimizer = so.anytime(optax.identity(), every=1)
+    update = jax.jit(lambda state, params, value: optimizer.update(params, state, params, value=value)[1])
+    params, state = jnp.ones(1), optimizer.init(jnp.ones(1))
+    for i in range(300):
+        state = update(state, params, 1 + 0.1 * math.sin(i))
+    for i in range(1, 60):
+        exploded = min(rate ** min(i, 50), 1e15)
+        state = update(state, jnp.full(1, exploded), exploded**2)
+    assert float(so.averaged_params(state, params)[0]) == pytest.approx(1, abs=0.05)
+
+
 def test_precision_and_other_leaves() -> None:
     params = {"half": jnp.ones(2, jnp.bfloat16), "complex": jnp.ones(2, jnp.complex64), "index": jnp.arange(2)}
     optimizer = so.anytime(optax.identity(), every=1)

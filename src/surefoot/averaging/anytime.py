@@ -21,7 +21,6 @@ from surefoot.averaging.buffers import (
 from surefoot.averaging.memory import AverageState, LossDriven
 from surefoot.averaging.weights import WeightAverage, are_finite, check_every, pack, reshard, started, swapped, unpack
 from surefoot.losses import RecordedLosses, TakesLoss, maximizes
-from surefoot.meter import is_sound
 from surefoot.optim import checkpoint
 from surefoot.optim.engines.base import Group
 from surefoot.optim.options import check_option
@@ -168,12 +167,12 @@ class Anytime(Wrapper):
     def _let_averages_take_in_the_weights(self, loss: Number | None) -> None:
         """Update the averages if it is time, with weights whose own loss is known by now.
 
-        Weights that are not finite have a loss that is not, and are left out. A closure computes the loss too late for
+        Weights whose loss is not finite or out of all proportion are left out. A closure computes the loss too late for
         that; then the weights themselves are looked at.
         """
         for index, observer in enumerate(self._observers):
             if observer.pending >= self.every:
-                sound = are_finite(observer.tensors) if loss is None else is_sound(loss)
+                sound = are_finite(observer.tensors) if loss is None else observer.accepts(loss)
                 share = observer.commit(sound)
                 if index == 0 and self._buffers is not None:
                     self._buffers.move(share, sound)
@@ -258,6 +257,19 @@ class Anytime(Wrapper):
             return copy.deepcopy(model.state_dict())
         with self.averaged():
             return copy.deepcopy(model.state_dict())
+
+    def restart_average(self) -> None:
+        """Start the average anew from the weights as they are now, after others were loaded into the model.
+
+        Where they have another loss the average notices by itself; weights with the same loss it would mix.
+        """
+        self._refuse_if_swapped("restart_average()")
+        self._averages.clear()
+        self._observers, self._unseen, self._room = [], [], 0
+        for group in self.param_groups:
+            group[NUMBERS] = pack(AverageState())
+        if self._buffers is not None:
+            self._buffers = BufferAverage(self._buffers.model)
 
     def update_bn(
         self, loader: Iterable[Any], model: nn.Module | None = None, device: torch.device | str | None = None

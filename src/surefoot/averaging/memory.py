@@ -24,6 +24,10 @@ Stats = Any
 
 #: `best` follows a mean that is this many std above it within the memory of the loss, and hardly one that is nearer.
 RISE = 2.0
+#: The spread that losses are measured by is at most so many times one that grows no faster than the loss's memory.
+SLACK = 2.0
+#: Weights whose own loss is this many std above the mean are left out.
+SHOCK = 10.0
 
 
 @dataclass(frozen=True)
@@ -41,9 +45,17 @@ class Memory:
         """The level that losses are compared with; ``after.best`` is the lowest mean so far."""
         return after.best
 
+    def spread(self, before: AverageState, after: Stats) -> Number:
+        """The std that trust is measured by."""
+        return after.std
+
     def forget(self, before: Stats, after: Stats, exp: Exp) -> Number:
         """The factor by which this step's loss makes older weights count less."""
         return 1.0
+
+    def accepts(self, stats: Stats, loss: Number) -> Any:
+        """Whether weights with this loss may enter the average."""
+        return loss == loss
 
     def trust(self, stats: Stats, exp: Exp) -> Number:
         """How much the newest weights count."""
@@ -59,6 +71,9 @@ class LossDriven(Memory):
     hardly count. Where the mean stays above `best`, `best` follows it, slowly at first: a loss that has risen for good
     is a new plateau, and what was good before it is forgotten too.
 
+    A loss that explodes inflates its own std, and would look near to `best` in units of that. So trust is measured by a
+    std that may double at once and then grows no faster than the memory of the loss.
+
     >>> falling = LossDriven().forget(AverageState(5, 1.0, 0.1, 1.0), AverageState(6, 0.98, 0.1, 0.98), math.exp)
     >>> round(falling, 4), round(math.exp(-0.02 / (0.2 * 0.1)), 4)
     (0.3679, 0.3679)
@@ -67,20 +82,36 @@ class LossDriven(Memory):
     kappa: float = 0.2
 
     def best(self, before: Stats, after: Stats) -> Number:
-        gap = after.mean - after.best
-        rise = gap / (RISE * after.std + (after.std == 0))
-        significance = rise * rise * rise * rise
-        return after.best + (1 - self.loss_beta) * gap * (1 - 1 / (1 + significance))
+        return after.best + (1 - self.loss_beta) * self._rise(after) * (after.mean - after.best)
+
+    def spread(self, before: AverageState, after: Stats) -> Number:
+        growth = 1 + (1 - self.loss_beta) + 1 / after.count
+        limit = before.spread * growth + (1 - self.loss_beta) * self._rise(after) * after.std
+        return _lower(after.std, limit + (before.spread == 0) * after.std)
 
     def forget(self, before: Stats, after: Stats, exp: Exp) -> Number:
-        return exp(-abs(before.best - after.best) / self._unit(after))
+        return exp(-abs(before.best - after.best) / self._unit(after.std))
 
-    def trust(self, stats: Stats, exp: Exp) -> Number:
-        return exp(-abs(stats.mean - stats.best) / self._unit(stats))  # 0 before the first loss, when best is inf
+    def trust(self, stats: AverageState, exp: Exp) -> Number:
+        gap = abs(stats.mean - stats.best)  # infinite before the first loss, when best is
+        return exp(-gap / self._unit(_lower(stats.std, SLACK * stats.spread)))
 
-    def _unit(self, stats: Stats) -> Number:
+    def accepts(self, stats: Stats, loss: Number) -> Any:
+        return (loss - stats.mean <= SHOCK * stats.std) | (stats.std == 0)
+
+    def _rise(self, stats: Stats) -> Number:
+        """How surely the mean has left `best`: near 0 for less than `RISE` std, near 1 for more."""
+        distance = (stats.mean - stats.best) / (RISE * stats.std + (stats.std == 0))
+        return 1 - 1 / (1 + distance * distance * distance * distance)
+
+    def _unit(self, std: Number) -> Number:
         # Without a spread all losses were equal, and every distance is zero.
-        return self.kappa * stats.std + (stats.std == 0)
+        return self.kappa * std + (std == 0)
+
+
+def _lower(a: Number, b: Number) -> Number:
+    """The lower of two numbers that are not negative, of any kind."""
+    return (a <= b) * a + (a > b) * b
 
 
 @dataclass(frozen=True)
@@ -107,7 +138,7 @@ class AverageState(NamedTuple):
     """The statistics of the losses so far, and what the average remembers; the format of checkpoints.
 
     ``total`` is the weight of the average, ``forget`` what the losses since its last update have to make of it, and
-    ``pending`` the number of steps since then.
+    ``pending`` the number of steps since then. ``spread`` is a std of the losses that a single one hardly changes.
     """
 
     count: Number = 0.0  # type: ignore[assignment]
@@ -118,13 +149,16 @@ class AverageState(NamedTuple):
     total: Number = 0.0
     forget: Number = 1.0
     pending: Number = 0.0
+    spread: Number = 0.0
 
     def with_step(self, memory: Memory, after: Stats, exp: Exp) -> AverageState:
         """The state after one step more, whose loss has made the statistics what they are ``after`` it."""
+        spread = memory.spread(self, after)
         after = after._replace(best=memory.best(self, after))
         forget = self.forget * memory.forget(self, after, exp)
         return AverageState(
-            after.count, after.mean, after.std, after.best, self.skipped, self.total, forget, self.pending + 1
+            *(after.count, after.mean, after.std, after.best),
+            *(self.skipped, self.total, forget, self.pending + 1, spread),
         )
 
     def with_update(self, memory: Memory, every: int, exp: Exp) -> tuple[Number, AverageState]:

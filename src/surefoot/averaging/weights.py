@@ -77,6 +77,10 @@ class WeightAverage:
         observed = state.with_step(self.memory, after, _exp(state))
         self.state = observed if left_out is None else _choose(accepted, observed, left_out)
 
+    def accepts(self, loss: Number) -> bool | Tensor:
+        """Whether the tensors as they are now may enter the average, if this is their loss."""
+        return is_sound(loss) & self.memory.accepts(self.state, -loss if self.maximize else loss)
+
     def commit(self, sound: bool | Tensor = True) -> Number:
         """Let the tensors as they are now enter the average, if they are ``sound``; return their share in it.
 

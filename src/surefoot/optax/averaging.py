@@ -33,7 +33,7 @@ def anytime(
 
     It is `surefoot.Anytime` for JAX: while the loss falls the average follows, on a plateau it remembers everything
     since the plateau began. ``averaged_params(state, params)`` returns it. A loss that is not finite is left out, and
-    so are parameters that have one.
+    so are parameters that have one, or one that is out of all proportion.
 
     Args:
         base: the optimizer that trains the parameters.
@@ -80,7 +80,7 @@ def anytime(
         value = scalar(value, numbers.mean.dtype)
         sound = jnp.abs(value) <= MAX_LOSS
         # These parameters are taken in now that their own loss is known, which is not finite if they are not.
-        due = sound & (numbers.pending >= every)
+        due = sound & memory.accepts(numbers, value) & (numbers.pending >= every)
         share, updated = numbers.with_update(memory, every, jnp.exp)
         average = jax.lax.cond(due, lambda: _moved(state.average, params, share), lambda: state.average)
         numbers = _choose(due, updated, numbers)
