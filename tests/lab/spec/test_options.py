@@ -45,6 +45,7 @@ def test_defaults_need_no_flag() -> None:
         ({"lr": 1e-5, "weight_decay": 0.0}, ["--lr", "1e-05", "--weight-decay", "0.0"]),
         ({"lr": 0.1 + 0.2}, ["--lr", "0.30000000000000004"]),
         ({"dropout": True, "batch_size": 16}, ["--batch-size", "16", "--dropout"]),
+        ({"label_noise": 0.4, "noise": "asymmetric"}, ["--label-noise", "0.4", "--noise", "asymmetric"]),
         ({"dropout": False, "subset": 9, "subset_seed": 0}, ["--no-dropout", "--subset", "9", "--subset-seed", "0"]),
         ({"threads": 2, "device": "cuda:1", "data_dir": "data"},
          ["--threads", "2", "--device", "cuda:1", "--data-dir", "data"]),

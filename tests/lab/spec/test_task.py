@@ -101,6 +101,9 @@ def test_dropout_reaches_model_and_settings():
         ({"batch_size": True}, "batch_size must be a whole number from 1 up, not True"),
         ({"subset": True}, "subset must be a whole number from 1 to 1438, not True"),
         ({"subset": 10, "subset_seed": "x"}, "subset_seed must be a whole number, not 'x'"),
+        ({"label_noise": 1.0}, "label_noise must be a share above 0 and below 1, such as 0.2, not 1.0"),
+        ({"label_noise": 0.2, "noise": "pair"}, "noise must be symmetric or asymmetric, not 'pair'"),
+        ({"noise": "symmetric"}, "give label_noise, how many, too"),
     ],
 )
 def test_options_that_mean_nothing(options, message):

@@ -52,7 +52,10 @@ class Trainer:
         self.schedule = contestant.schedule
         self._base_lrs = [group["lr"] for group in self.optimizer.param_groups] if self.schedule else []
         self._step = _stepper(self.optimizer)
-        self._inputs, self._targets = (part.to(self.device) for part in task.train)
+        inputs, targets = task.train
+        if task.label_noise is not None:
+            targets = task.label_noise.apply(targets, stream(self.seed, 0, "label noise"))
+        self._inputs, self._targets = inputs.to(self.device), targets.to(self.device)
         self.steps_per_epoch = math.ceil(len(self._inputs) / task.batch_size)
         self._valid = self._valid_batches()
 

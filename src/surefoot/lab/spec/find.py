@@ -26,21 +26,25 @@ def find_task(spec: str, data_dir: str | os.PathLike[str] | None = None, **overr
             module (`package.module:name`). What is found is a `Task` or a function that returns one, which is
             called with `data_dir` and those overrides that it has arguments for.
         data_dir: where the data sets are; see `surefoot.lab.spec.datasets.load`.
-        overrides: `dropout`, `batch_size`, `subset` (train on so many examples) and `subset_seed`; None is as
-            if it were not given.
+        overrides: `dropout`, `batch_size`, `subset` (train on so many examples), `subset_seed`, `label_noise` (the
+            share of wrong labels) and `noise`; None is as if it were not given.
 
     >>> find_task("digits-lr", batch_size=16, subset=500).train[0].shape
     torch.Size([500, 64])
     """
     given = {name: value for name, value in overrides.items() if value is not None}
     subset, subset_seed = given.pop("subset", None), given.pop("subset_seed", None)
+    noise = [given.pop(name) for name in ("label_noise", "noise") if name in given]
     if subset is None and subset_seed is not None:
         raise TaskError("subset_seed chooses the examples of a subset; give subset too")
+    if noise and overrides.get("label_noise") is None:
+        raise TaskError("noise says which labels are wrong; give label_noise, how many, too")
     if spec in NAMED:
         unknown = given.keys() - {"dropout", "batch_size"}
         if unknown:
             raise TaskError(
-                f"{spec} has no option {', '.join(sorted(unknown))}; it has batch_size, dropout, subset and subset_seed"
+                f"{spec} has no option {', '.join(sorted(unknown))}; it has batch_size, dropout, subset, "
+                "subset_seed, label_noise and noise"
             )
         task = named_task(spec, data_dir, **given)
     elif is_optimizer(spec) and (":" not in spec or "=" in spec):
@@ -54,7 +58,8 @@ def find_task(spec: str, data_dir: str | os.PathLike[str] | None = None, **overr
             f"there is no task {spec!r}{hint}; named tasks are {', '.join(NAMED)}; "
             f"your own is a file (my_task.py) or an import path (package.module:name)"
         )
-    return task if subset is None else task.subset(subset, subset_seed)
+    task = task if subset is None else task.subset(subset, subset_seed)
+    return task.with_label_noise(*noise) if noise else task
 
 
 def _user_task(spec: str, data_dir: str | os.PathLike[str] | None, overrides: Mapping[str, Any]) -> Task:

@@ -24,6 +24,9 @@ MOST_THREADS = 1024
 #: The largest seed that random generators take.
 LARGEST_SEED = 2**63 - 1
 
+#: Options of the task.
+TASK_OPTIONS = ("batch_size", "dropout", "subset", "subset_seed", "label_noise", "noise")
+
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
@@ -32,6 +35,13 @@ class PoolName(StrEnum):
 
     local = "local"
     ray = "ray"
+
+
+class NoiseKind(StrEnum):
+    """Which class a wrong label names: any other one, or the next one."""
+
+    symmetric = "symmetric"
+    asymmetric = "asymmetric"
 
 
 @dataclass(frozen=True)
@@ -77,6 +87,11 @@ class RunOptions:
     subset: Annotated[int | None, Flag("Train on so many examples only.", minimum=1)] = None
     subset_seed: Annotated[
         int | None, Flag("Draw those examples with this seed; otherwise the first of each class.", minimum=0)
+    ] = None
+    label_noise: Annotated[float | None, Flag("Share of the training labels that are wrong, drawn by seed.")] = None
+    noise: Annotated[
+        str | None,
+        Flag("With --label-noise: wrong labels name any other class, or the next.", kind=NoiseKind, metavar="KIND"),
     ] = None
     progress: bool | Callable[..., Any] = True
     more: Mapping[str, Any] = field(default_factory=dict)
@@ -124,7 +139,7 @@ class RunOptions:
 
     def task_options(self) -> dict[str, Any]:
         """The options of the task that were given."""
-        named = {name: getattr(self, name) for name in ("batch_size", "dropout", "subset", "subset_seed")}
+        named = {name: getattr(self, name) for name in TASK_OPTIONS}
         return {name: value for name, value in {**named, **self.more}.items() if value is not None}
 
     def flags(self) -> list[str]:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from surefoot.lab.spec.datasets import digest
+from surefoot.lab.spec.label_noise import LabelNoise
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 Prepare = Callable[[Tensor, "torch.Generator | None"], Tensor]
@@ -53,6 +54,7 @@ class Task:
         data_digest: identifies the data in the run's key; computed from the tensors when empty.
         settings: what else distinguishes runs of this task, such as `{"dropout": True}`.
         higher_is_better: for each metric whether more is better; for those not named less is, save for `accuracy`.
+        label_noise: wrong labels in the training set; `with_label_noise` checks them and adds them to the settings.
 
     >>> x, y = torch.randn(20, 3), torch.randint(2, (20,))
     >>> task = Task("toy", lambda: nn.Linear(3, 2), train=(x, y), valid=(x, y), batch_size=5)
@@ -71,6 +73,7 @@ class Task:
     data_digest: str = ""
     settings: Mapping[str, Any] = field(default_factory=dict)
     higher_is_better: Mapping[str, bool] = field(default_factory=lambda: {"accuracy": True})
+    label_noise: LabelNoise | None = None
     #: For a built-in task the digest of its data files, and the checksum of the tensors made of them.
     _built_in: tuple[str, int] | None = field(default=None, init=False, repr=False)
 
@@ -176,6 +179,28 @@ class Task:
         settings = {**self.settings, "subset": size} | ({} if seed is None else {"subset_seed": seed})
         part = dataclasses.replace(self, train=(self.train[0][chosen], self.train[1][chosen]), settings=settings)
         return part.as_built_in(self.digest) if self.is_built_in else part
+
+    def with_label_noise(self, share: float, kind: str = "symmetric") -> Task:
+        """The same task with wrong labels in the training set (validation stays as it is).
+
+        Each run draws them by its seed: all optimizers of a seed are given the same, and other seeds other ones.
+
+        Args:
+            share: how many of the labels are wrong, such as 0.2.
+            kind: "symmetric" (any other class) or "asymmetric" (the next class).
+        """
+        try:
+            noise = LabelNoise(share, kind)
+        except ValueError as error:
+            raise TaskError(str(error)) from error
+        labels = self.train[1]
+        if labels.dim() != 1 or labels.is_floating_point() or len(labels.unique()) < 2:
+            raise TaskError(
+                f"label noise is for tasks with a class per example; the targets of {self.name!r} have the shape "
+                f"{tuple(labels.shape)} and the type {labels.dtype}; leave it out"
+            )
+        noisy = dataclasses.replace(self, label_noise=noise, settings={**self.settings, **noise.settings()})
+        return noisy.as_built_in(self.digest) if self.is_built_in else noisy
 
 
 def in_memory(examples: Any, where: str = "the data") -> tuple[Tensor, Tensor]:
