@@ -12,11 +12,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from surefoot.meter import RESOLUTION
 from surefoot.rules import RULES, Rule, Tilt, find_rule
 from surefoot.statistics import LossSample, LossStats, Number
 
 #: An exponent beyond this adds nothing: the example has all the weight of its batch, or none.
 MAX_EXPONENT = 50.0
+#: Where signed weights have a smaller mean than this, dividing by it would multiply the gradient too much.
+MIN_MEAN_WEIGHT = 0.1
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,7 @@ def _is_share(eta: float) -> bool:
 
 
 EXAMPLE_RULES: dict[str, Rule] = {
+    # The default is "auto": from no tilt to this one.
     "tilted": ExampleRule("tilted", _eta_as_tilt, eta=-3.0),
     "trimmed": ExampleRule(
         "trimmed", _eta_as_tilt, eta=0.1, allowed=_is_share,
@@ -56,9 +60,17 @@ def find_any_rule(rule: str | Rule) -> Rule:
 
 
 def example_weights(
-    rule: Rule, stats: LossStats, losses: Tensor, valid: Tensor, eta: float, strength: Tensor, noise: Number = 0.0
+    rule: Rule,
+    stats: LossStats,
+    losses: Tensor,
+    valid: Tensor,
+    eta: float,
+    strength: Tensor,
+    noise: Number = 0.0,
+    *,
+    signed: bool = False,
 ) -> Tensor:
-    """The weight of each loss: not negative, with mean 1 over those that are valid, and 0 elsewhere.
+    """The weight of each loss: with mean 1 over those that are valid, 0 elsewhere, and not negative unless ``signed``.
 
     Args:
         rule: "tilted" is ``exp(eta * strength * z)``; "cvar" keeps the losses above the batch's quantile eta,
@@ -69,14 +81,14 @@ def example_weights(
         eta: of the rule.
         strength: from 0, all weights are 1, to 1.
         noise: the draw of rule S.
+        signed: let ``1 + tilt * z`` be negative, as for batches; where the weights then nearly cancel, all are 1.
 
     >>> stats = LossStats(*map(torch.tensor, (9.0, 1.0, 0.5, 1.0, 0.0, 0.0, 0.0, 1.0)))
     >>> losses, valid = torch.tensor([0.5, 1.0, 5.0]), torch.tensor([True, True, True])
     >>> example_weights(EXAMPLE_RULES["tilted"], stats, losses, valid, -1.0, torch.tensor(1.0)).round(decimals=3)
     tensor([2.1930, 0.8070, 0.0000])
     """
-    has_spread = stats.std > 0
-    z = torch.where(has_spread, (losses - stats.mean) / torch.where(has_spread, stats.std, 1.0), 0.0)
+    z = deviations(stats, losses)
     if rule.name == "tilted":
         exponent = torch.where(valid, eta * strength * z, -math.inf)
         # Relative to the largest, so that the exponential cannot overflow.
@@ -90,10 +102,45 @@ def example_weights(
     else:
         numerator, denominator = rule.tilt(stats, eta, noise)
         tilt = numerator / (denominator + (denominator == 0))
-        weights = (1 + strength * tilt * z).clamp(min=0)
+        weights = rule.weight(strength * tilt, z)
+        weights = weights if signed else weights.clamp(min=0)
     weights = torch.where(valid, weights, 0.0)
-    total = weights.sum()
-    return torch.where(total > 0, weights * (valid.sum() / torch.where(total > 0, total, 1.0)), valid.to(z.dtype))
+    total, count = weights.sum(), valid.sum()
+    usable = (total > MIN_MEAN_WEIGHT * count) if signed else (total > 0)
+    return torch.where(usable, weights * (count / torch.where(usable, total, 1.0)), valid.to(z.dtype))
+
+
+def deviations(stats: LossStats, losses: Tensor) -> Tensor:
+    """The z of each loss; 0 where the losses so far have no spread that their precision can show."""
+    has_spread = stats.std > RESOLUTION * abs(stats.mean)
+    return torch.where(has_spread, (losses - stats.mean) / torch.where(has_spread, stats.std, 1.0), 0.0)
+
+
+def shares_of_tenths(losses: Tensor, weights: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
+    """The shares of the weight that the tenths of the examples with the lowest and with the highest losses got.
+
+    >>> losses, weights = torch.arange(20.0), torch.tensor([2.0] * 10 + [0.0] * 10)
+    >>> shares_of_tenths(losses, weights, torch.ones(20, dtype=torch.bool))
+    (tensor(0.2000), tensor(0.))
+    """
+    order = torch.where(valid, losses, math.inf).reshape(-1).argsort()
+    sorted_weights = weights.reshape(-1)[order]
+    count = valid.sum()
+    tenth = (count / 10).ceil()
+    rank = torch.arange(len(order), device=order.device)
+    total = sorted_weights.sum()
+    total = torch.where(total == 0, 1.0, total)
+    lowest, highest = rank < tenth, (rank >= count - tenth) & (rank < count)
+    return (sorted_weights * lowest).sum() / total, (sorted_weights * highest).sum() / total
+
+
+def with_weights(history: Tensor, ids: Tensor, weights: Tensor, strength: Tensor, valid: Tensor) -> Tensor:
+    """Add weights to the history, a table of (sum of weights, number of weights): each counts by its strength.
+
+    While all weights are 1 they say nothing, and so they do not count.
+    """
+    counted = strength * valid.reshape(-1)
+    return history.index_add(0, ids, torch.stack([counted * weights.reshape(-1), counted], 1))
 
 
 def with_losses(sample: LossSample, losses: Tensor, valid: Tensor, left_out: Tensor) -> LossSample:

@@ -94,7 +94,7 @@ class Meter:
         if on_device:
             signed = torch.where(accepted, signed, stats.mean)  # the weight of a loss that is left out is not used
         if on_device or accepted:
-            noise = self._noise(stats.count) if self.rule.uses_noise else 0.0
+            noise = self.noise(stats.count) if self.rule.uses_noise else 0.0
             eta = self.eta if on_device else float(self.eta)
             resolved = stats
             if on_device:
@@ -141,7 +141,7 @@ class Meter:
         multiple = weight / math.sqrt(power)
         return low if abs(multiple) < low else max(lowest, min(multiple, high)), power
 
-    def _noise(self, count: Number) -> Number:
+    def noise(self, count: Number) -> Number:
         """The draw that belongs to the number of losses so far."""
         if isinstance(count, Tensor):
             return standard_normal_tensor(self.seed, count, self.stream)

@@ -6,20 +6,32 @@ import math
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.optim import Optimizer
 
-from surefoot.examples import ExampleRule, example_weights, find_any_rule, ramp_after, with_losses
+from surefoot.examples import (
+    ExampleRule,
+    deviations,
+    example_weights,
+    find_any_rule,
+    ramp_after,
+    shares_of_tenths,
+    with_losses,
+    with_weights,
+)
 from surefoot.losses import TakesLoss, as_scalar, check_share, maximizes
 from surefoot.meter import MAX_LOSS, Meter
 from surefoot.optim.checkpoint import as_plain, checked
 from surefoot.optim.options import check_eta, check_weighing_options
+from surefoot.otsu import histogram_of, is_damaged, no_groups, pack_groups, unpack_groups
 from surefoot.rules import Rule, Weighting, where
 from surefoot.statistics import (
     LossSample,
     Number,
     by_name,
     choose,
+    is_distributed,
     no_statistics,
     pack,
     scalar_on,
@@ -39,8 +51,11 @@ class Weigher:
     Args:
         optimizer: any torch optimizer, whose ``step`` ends the step; without one call ``weigh.update()`` at its end.
         rule: the rule by name, or a Rule of your own.
-        eta: the rule's strength (None: the rule's default); ``weigh.eta`` may be changed between steps.
-        weighting: "unit" keeps the weight near 1, "paper" multiplies by the std of the loss.
+        eta: the rule's strength (None: the rule's default); ``weigh.eta`` may be changed between steps. "auto", for the
+            tilted rule and its default, goes from 0 to -3 where the losses fall into two groups, as they do where many
+            labels are wrong, and stays 0 elsewhere.
+        weighting: "unit" keeps the weight near 1, "paper" multiplies by the std of the loss (not for examples, whose
+            mean weight is 1).
         loss_beta: decay rate of the loss statistics, per step.
         seed: of the noise (rule S): one draw per step, the same for all micro-batches and ranks.
         nonfinite: what to do with a loss that is not finite, or whose weight or size exceeds 1e19. "skip" gives it the
@@ -48,7 +63,10 @@ class Weigher:
             yourself). "raise" stops with an error.
         process_group: whose losses make up the statistics (None: the default group when there is one, False: its own).
         warmup: for the losses of examples: over how many steps the weights come to count (None: by how far the mean
-            loss has fallen in units of its std, never going down).
+            loss has fallen in units of its std, never going down). With eta="auto": from which step on it may act.
+        signed: for the losses of examples: let the weights ``1 + tilt * z`` be negative.
+        examples: how many examples there are, for ``ids=`` on an accelerator (None: as many as the ids need, which only
+            ids on the CPU can tell).
 
     >>> model = torch.nn.Linear(3, 1)
     >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -66,7 +84,7 @@ class Weigher:
         self,
         optimizer: Optimizer | None = None,
         rule: str | Rule = "ucb",
-        eta: float | None = None,
+        eta: float | str | None = None,
         *,
         weighting: Weighting = "unit",
         loss_beta: float = 0.9,
@@ -74,24 +92,35 @@ class Weigher:
         nonfinite: str = "skip",
         process_group: Any = None,
         warmup: int | None = None,
+        signed: bool = False,
+        examples: int | None = None,
     ) -> None:
         optimizer = unwrapped(optimizer)
         _check_optimizer(optimizer)
         check_weighing_options(weighting=weighting, loss_beta=loss_beta, seed=seed, nonfinite=nonfinite)
         self.rule = find_any_rule(rule)
-        self.eta = self.rule.eta if eta is None else eta
-        check_eta(self.eta, self.rule)
+        default = "auto" if self.rule.name == "tilted" else self.rule.eta
+        self.eta: Any = default if eta is None else eta
+        _check_eta(self.eta, self.rule)
         self.weighting, self.loss_beta, self.seed, self.nonfinite = weighting, float(loss_beta), seed, nonfinite
         self.process_group = process_group
         self.optimizer = optimizer
         self.seen = no_statistics()
         self._sample = LossSample()
-        self.warmup = warmup
+        self.warmup, self.signed = warmup, signed
         #: The mean of the first step's example losses, and how strongly the weights of examples count by now.
         self.ramp = torch.tensor([math.nan, 0.0], dtype=torch.float64, device="cpu")
         #: The weighted mean of the last losses of examples; what the call returns has the value of the plain mean.
         self.weighted: Tensor | None = None
         self._weighs_examples = False
+        #: What is known of the two groups of losses, for eta="auto"; and the histogram of this step.
+        self._groups = no_groups()
+        self._counts: Tensor | None = None
+        #: The last losses of examples, their weights, and which of them count.
+        self._last: tuple[Tensor, Tensor, Tensor] | None = None
+        #: The sum and the number of the weights of every example, by its id.
+        self._history = torch.zeros(examples or 0, 2, dtype=torch.float64, device="cpu")
+        self._may_grow = examples is None
         self._follow()
 
     def _follow(self) -> None:
@@ -106,7 +135,7 @@ class Weigher:
     def _meter(self) -> Meter:
         return Meter(
             self.rule,
-            self.eta,
+            self._number(),
             self.weighting,
             self.loss_beta,
             seed=self.seed,
@@ -116,7 +145,17 @@ class Weigher:
             skipping="leaves such a loss out of the statistics",
         )
 
-    def __call__(self, loss: Tensor, share: float = 1, *, mask: Tensor | None = None) -> Tensor:
+    def _number(self) -> float:
+        """The eta of the rule: at full strength, where it is "auto"."""
+        return self.rule.eta if self.eta == "auto" else self.eta
+
+    def _strength(self) -> Tensor:
+        """How strongly the weights of examples count by now, from 0 to 1."""
+        return unpack_groups(self._groups).strength if self.eta == "auto" else self.ramp[1]
+
+    def __call__(
+        self, loss: Tensor, share: float = 1, *, mask: Tensor | None = None, ids: Tensor | None = None
+    ) -> Tensor:
         """Return the loss with its gradient weighted; a loss without a graph (of an evaluation) is returned as it is.
 
         Args:
@@ -125,12 +164,13 @@ class Weigher:
                 the number of micro-batches or scaled.
             share: how much a loss of one element counts in the statistics, such as its number of samples.
             mask: which of the losses count, such as tokens that are no padding.
+            ids: the numbers of the examples in the data set, from 0: then `suspects` lists the most distrusted ones.
         """
         if not isinstance(loss, Tensor):
             raise TypeError(f"weigh needs the loss as a tensor with a graph, but got {type(loss).__name__}: {loss!r}")
         examples = self._weighs_examples or isinstance(self.rule, ExampleRule)  # then a vector of one is an example too
         if loss.dim() and (examples or loss.numel() != 1 or mask is not None):
-            return self._weigh_examples(loss, mask)
+            return self._weigh_examples(loss, mask, ids)
         if isinstance(self.rule, ExampleRule):
             raise ValueError(
                 f"the {self.rule.name} rule weighs examples, but got one loss; pass the losses of the batch, "
@@ -151,12 +191,9 @@ class Weigher:
         self.seen = pack(choose(assessment.usable, given, stats), device)
         return _Weighted.apply(loss, where(assessment.usable, assessment.weight, 1.0))
 
-    def _weigh_examples(self, losses: Tensor, mask: Tensor | None) -> Tensor:
+    def _weigh_examples(self, losses: Tensor, mask: Tensor | None, ids: Tensor | None) -> Tensor:
         """The plain mean of the losses, with a weight on the gradient of each."""
-        if losses.numel() == 0 or losses.is_complex():
-            raise ValueError(f"weigh needs real losses, but got {losses.dtype} of shape {tuple(losses.shape)}")
-        if mask is not None and mask.shape != losses.shape:
-            raise ValueError(f"mask has shape {tuple(mask.shape)}, but the losses have {tuple(losses.shape)}")
+        self._check_examples(losses, mask, ids)
         device = losses.device
         values = losses.detach().to(widest_float(device))
         counted = torch.ones_like(values, dtype=torch.bool) if mask is None else mask.to(device, torch.bool)
@@ -168,15 +205,56 @@ class Weigher:
         count = valid.sum().clamp(min=1)
         if not losses.requires_grad:
             return kept.sum() / count
-        self._weighs_examples = True
-        self.seen, self.ramp = (x.to(device, widest_float(device)) for x in (self.seen, self.ramp))
+        self._move_to(device)
         stats, meter = unpack(self.seen, on_device=True), self._meter()
         values = torch.where(valid, -values if meter.maximize else values, stats.mean)
-        noise = meter._noise(stats.count) if self.rule.uses_noise else 0.0
-        weights = example_weights(self.rule, stats, values, valid, float(self.eta), self.ramp[1], noise)
+        noise = meter.noise(stats.count) if self.rule.uses_noise else 0.0
+        strength = self._strength()
+        weights = example_weights(
+            self.rule, stats, values, valid, float(meter.eta), strength, noise, signed=self.signed
+        )
         self._sample = with_losses(self._sample, values, valid, (counted & ~valid).sum())
+        if self.eta == "auto":
+            # Before the first step there is no spread to measure by.
+            counts = histogram_of(deviations(stats, values), valid & (stats.std > 0))
+            self._counts = counts if self._counts is None else self._counts + counts
+        if ids is not None:
+            self._history = with_weights(self._history, ids.reshape(-1).to(device), weights, strength, valid)
+        self._last = values, weights, valid
         self.weighted = ((kept.detach() * weights).sum() / count).to(losses.dtype)
         return _Weighted.apply(kept, weights).sum() / count
+
+    def _check_examples(self, losses: Tensor, mask: Tensor | None, ids: Tensor | None) -> None:
+        """Refuse losses, a mask or ids that have no meaning; make room for new ids."""
+        if losses.numel() == 0 or losses.is_complex():
+            raise ValueError(f"weigh needs real losses, but got {losses.dtype} of shape {tuple(losses.shape)}")
+        if self.weighting == "paper":
+            raise ValueError(
+                "the weights of examples have the mean 1, so weighting='paper' means nothing for them; leave it out"
+            )
+        for name, given in (("mask", mask), ("ids", ids)):
+            if given is not None and given.shape != losses.shape:
+                raise ValueError(f"{name} has shape {tuple(given.shape)}, but the losses have {tuple(losses.shape)}")
+        if ids is None:
+            return
+        if ids.is_floating_point() or ids.is_complex():
+            raise ValueError(f"ids are whole numbers from 0, but got {ids.dtype}")
+        if self._may_grow:
+            if not ids.is_cpu:
+                raise ValueError(
+                    f"the ids are on {ids.device}, where reading the largest would wait; pass weigh(..., examples=N) "
+                    "with the number of examples"
+                )
+            missing = int(ids.max()) + 1 - len(self._history)
+            if missing > 0:
+                self._history = torch.cat([self._history, self._history.new_zeros(missing, 2)])
+
+    def _move_to(self, device: torch.device) -> None:
+        """Keep what is known of examples where their losses are."""
+        self._weighs_examples = True
+        if self.seen.device != device or self.ramp.device != device:
+            kept = (self.seen, self.ramp, self._groups, self._history)
+            self.seen, self.ramp, self._groups, self._history = (x.to(device, widest_float(device)) for x in kept)
 
     def _add_to_sample(self, loss: Number, share: float, accepted: bool | Tensor, usable: bool | Tensor) -> None:
         """Add an accepted loss to those of this step, and count one whose weight cannot be used."""
@@ -200,15 +278,52 @@ class Weigher:
         self.seen = pack(stats.with_sample(sample, self.loss_beta), self.seen.device)
         if self._weighs_examples:
             self.ramp = ramp_after(self.ramp.to(self.seen.device), self.seen, self.warmup)
+        if self.eta == "auto" and self._counts is not None:
+            counts, self._counts = self._counts, None
+            if is_distributed(self.process_group):
+                dist.all_reduce(counts, group=self.process_group)
+            # A warm-up that the user chose ends at full strength.
+            learnt = self.ramp[1] if self.warmup is None else (self.ramp[1] >= 1).to(self.ramp.dtype)
+            self._groups = pack_groups(unpack_groups(self._groups).with_counts(counts, learnt))
 
     def confidence(self) -> list[dict[str, Tensor]]:
-        """The statistics of the loss and the last z, tilt and weight: a list of one dict, like that of optimizers."""
-        return [by_name(self.seen)]
+        """The statistics of the loss and what was made of them: a list of one dict, like that of optimizers.
+
+        For one loss the last z, tilt and weight. For the losses of examples how strongly their weights count, and the
+        shares of the weight that the tenths with the lowest and the highest losses of the last batch got. With
+        eta="auto" ``suspected`` is the share of the examples whose labels look wrong.
+        """
+        named = by_name(self.seen)
+        if not self._weighs_examples:
+            return [named]
+        named = {name: named[name] for name in ("mean", "std", "skipped")} | {"strength": self._strength().clone()}
+        if self._last is not None:
+            named["lowest_tenth"], named["highest_tenth"] = shares_of_tenths(*self._last)
+        if self.eta == "auto":
+            groups = unpack_groups(self._groups)
+            named["suspected"] = torch.where(groups.strength > 0.5, groups.above, 0.0)
+        return [named]
+
+    def suspects(self, k: int) -> list[int]:
+        """The ids of the k examples with the lowest mean weight so far, the most distrusted first.
+
+        A history, because the loss of a wrong label that is learnt by heart is low. Examples that were weighed while
+        all weights were 1 are not listed; a rank of several knows those that it was given.
+        """
+        sums, numbers = self._history.cpu().unbind(1)
+        known = (numbers > 0).nonzero().flatten()
+        return known[(sums[known] / numbers[known]).argsort(stable=True)][:k].tolist()
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint needs, taken between two steps."""
         state = {"seen": self.seen.clone(), "eta": as_plain(self.eta)}
-        return state | ({"ramp": self.ramp.clone()} if self._weighs_examples else {})
+        if self._weighs_examples:
+            state["ramp"] = self.ramp.clone()
+            if self.eta == "auto":
+                state["groups"] = self._groups.clone()
+            if len(self._history):
+                state["history"] = self._history.clone()
+        return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue from a checkpoint."""
@@ -216,7 +331,16 @@ class Weigher:
             raise ValueError(
                 "a checkpoint of weigh has seen and eta, this has not; pass what its state_dict() returned"
             )
-        check_eta(state_dict["eta"], self.rule)
+        _check_eta(state_dict["eta"], self.rule)
+        groups, history = state_dict.get("groups", no_groups()), state_dict.get("history", self._history[:0])
+        if is_damaged(groups):
+            raise ValueError(f"'groups' in this checkpoint is {groups!r}, but must be what state_dict() wrote"[:200])
+        if not isinstance(history, Tensor) or history.dim() != 2 or history.shape[1] != 2:
+            raise ValueError(f"'history' in this checkpoint is {history!r}, but must be a table of two columns"[:200])
+        if not self._may_grow and len(history) > len(self._history):
+            raise ValueError(
+                f"'history' in this checkpoint has {len(history)} examples, but examples={len(self._history)} was given"
+            )
         ramp = state_dict.get("ramp", self.ramp)
         if not isinstance(ramp, Tensor) or ramp.shape != (2,) or not 0 <= float(ramp[1]) <= 1:
             raise ValueError(
@@ -225,7 +349,11 @@ class Weigher:
         self.seen, self.eta = checked(state_dict["seen"]).detach().clone(), state_dict["eta"]
         self._weighs_examples = "ramp" in state_dict
         self.ramp = ramp.detach().clone()
-        self._sample = LossSample()
+        self._groups = groups.detach().clone().to(self.seen)
+        missing = 0 if self._may_grow else len(self._history) - len(history)
+        history = history.detach().to(self.seen)
+        self._history = torch.cat([history, history.new_zeros(missing, 2)])
+        self._sample, self._counts, self._last = LossSample(), None, None
 
 
 #: ``weigh = surefoot.weigh(optimizer, "ucb", eta=0.1)``, then ``weigh(loss).backward()``.
@@ -243,6 +371,14 @@ class _Weighted(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
         return (grad * ctx.weight).to(grad.dtype), None
+
+
+def _check_eta(eta: Any, rule: Rule) -> None:
+    if isinstance(eta, str) and eta == "auto":
+        if rule.name != "tilted":
+            raise ValueError(f"eta='auto' goes with the tilted rule, but this is {rule.name!r}; give a number")
+        return
+    check_eta(eta, rule)
 
 
 def _check_optimizer(optimizer: Any) -> None:

@@ -23,7 +23,7 @@ Graph = Mapping[str, set[str]]  # the modules that each module imports, without 
 ROOMS = {
     "base": ["_extras", "version"],
     "loss": ["statistics", "objectives", "rules", "noise", "losses", "meter", "reference", "unwrap"],
-    "optimizers": ["optim", "examples", "weighing", "averaging"],
+    "optimizers": ["optim", "otsu", "examples", "weighing", "averaging"],
     "names": ["surefoot"],
     "optax": ["optax"],
     "integrations": ["integrations"],
