@@ -45,6 +45,8 @@ def sets() -> dict[str, Shapes]:
         "cnn": [tuple(p.shape) for p in CNN().parameters()],
         "50m": [(35_000, width), (1024, width), *(shape for block in blocks for shape in [*block, *norms])],
         "400x64x64": [(64, 64)] * 400,
+        "policy": [(64, 8), (64,), (64, 64), (64,), (4, 64), (4,)],
+        "1x64x64": [(64, 64)],
     }
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from torch.nn import Parameter
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from host_reads import no_host_reads
 from surefoot import AdamS, AdamUCB, LossAware, LossWeighted, MomentumUCB
@@ -421,3 +422,38 @@ def test_seeds_of_every_kind_give_the_same_noise(seed: Any) -> None:
             take_step(optimizer, loss)
         weights.append(float(optimizer.confidence()[0]["weight"]))
     assert weights[0] == weights[1]
+
+
+def test_profilers_and_hooks_see_a_step_as_they_see_torchs() -> None:
+    """Without them nothing is recorded, which is much of the time of a step of a tiny model."""
+    p = Parameter(torch.zeros(1))
+    p.grad = torch.ones(1)
+    optimizer = AdamS([p])
+    optimizer.step(loss=1.0)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
+        optimizer.step(loss=1.0)
+    assert "Optimizer.step#AdamS.step" in {event.key for event in profiler.key_averages()}
+
+    seen: list[str] = []
+    optimizer.register_step_pre_hook(lambda *_: seen.append("own pre"))
+    optimizer.register_step_post_hook(lambda *_: seen.append("own post"))
+    hooks = [
+        register_optimizer_step_pre_hook(lambda *_: seen.append("global pre")),
+        register_optimizer_step_post_hook(lambda *_: seen.append("global post")),
+    ]
+    optimizer.step(loss=1.0)
+    for hook in hooks:
+        hook.remove()
+    assert seen == ["global pre", "own pre", "own post", "global post"]
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_a_step_leaves_the_grad_mode_as_it_was(enabled: bool) -> None:
+    p = Parameter(torch.zeros(1))
+    p.grad = torch.ones(1)
+    with torch.set_grad_enabled(enabled):
+        AdamS([p]).step(loss=1.0)
+        assert torch.is_grad_enabled() is enabled
+        with pytest.raises(FloatingPointError):
+            AdamS([p], nonfinite="raise").step(loss=float("nan"))
+        assert torch.is_grad_enabled() is enabled

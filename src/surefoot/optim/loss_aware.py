@@ -7,13 +7,20 @@ kept in ``step_cache.py``: it is verified in every step and changes nothing but 
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable
 from typing import Any, ClassVar, overload
 
 import torch
 from torch import Tensor
-from torch.optim.optimizer import ParamsT, _use_grad_for_differentiable
+from torch.optim.optimizer import (
+    Optimizer,
+    ParamsT,
+    _global_optimizer_post_hooks,
+    _global_optimizer_pre_hooks,
+    _use_grad_for_differentiable,
+)
 
 from surefoot.losses import RecordedLosses, TakesLoss
 from surefoot.meter import Assessment, Meter, decide, gradients_are_sound
@@ -35,6 +42,24 @@ from surefoot.statistics import LossStats, Number, no_statistics, pack, stats_fo
 
 #: Decay rate of the loss statistics if the engine has no momentum to take it from: at 0 nothing would be remembered.
 DEFAULT_LOSS_BETA = 0.9
+
+
+def with_grad_mode(step: Callable[..., Any]) -> Callable[..., Any]:
+    """Run a step without gradients, or with them for ``differentiable=True``; in a graph by torch's own decorator."""
+    in_graph = _use_grad_for_differentiable(step)
+
+    @functools.wraps(step)
+    def run(self: LossAware, *args: Any, **options: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return in_graph(self, *args, **options)
+        before = torch.is_grad_enabled()
+        torch._C._set_grad_enabled(self.defaults["differentiable"])
+        try:
+            return step(self, *args, **options)
+        finally:
+            torch._C._set_grad_enabled(before)
+
+    return run
 
 
 class LossAware(TakesLoss):
@@ -78,13 +103,33 @@ class LossAware(TakesLoss):
             group["seen"] = stats_for_new_group(first.get("seen"), negated)
         group.setdefault("gain_power", torch.zeros(1, dtype=torch.float64, device="cpu"))
 
+    @staticmethod
+    def profile_hook_step(func: Callable[..., Any]) -> Callable[..., Any]:
+        """Wrap ``step`` as torch does, for hooks and profilers, unless there are none: in tiny models that is slow."""
+        observed = Optimizer.profile_hook_step(func)
+
+        @functools.wraps(func)
+        def step(self: LossAware, *args: Any, **options: Any) -> Any:
+            if (
+                torch.compiler.is_compiling()
+                or torch.autograd._profiler_enabled()
+                or self._optimizer_step_pre_hooks
+                or self._optimizer_step_post_hooks
+                or _global_optimizer_pre_hooks
+                or _global_optimizer_post_hooks
+            ):
+                return observed(self, *args, **options)
+            return func(self, *args, **options)
+
+        return step
+
     @overload
     def step(self, closure: None = None, *, loss: Any = None) -> None: ...
 
     @overload
     def step(self, closure: Callable[[], Any], *, loss: Any = None) -> Any: ...
 
-    @_use_grad_for_differentiable
+    @with_grad_mode
     def step(self, closure: Callable[[], Any] | None = None, *, loss: Any = None) -> Any:
         """Take one step, weighted by the loss it is given.
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import operator
 from array import array
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import chain
 from struct import pack_into
 from typing import Any
@@ -40,7 +41,7 @@ class HostFloats:
     tensor(3.)
     """
 
-    __slots__ = ("address", "format", "tensor", "values")
+    __slots__ = ("address", "fill_", "format", "item", "tensor", "values")
     CODES = {torch.float32: "f", torch.float64: "d"}
 
     def __init__(self, tensor: Tensor) -> None:
@@ -48,12 +49,9 @@ class HostFloats:
         self.tensor = torch.frombuffer(self.values, dtype=tensor.dtype).view(tensor.shape)
         self.address = self.tensor.data_ptr()
         self.format = f"{len(self.values)}{self.values.typecode}"
-
-    def item(self) -> float:
-        return self.values[0]
-
-    def fill_(self, value: float) -> None:
-        self.values[0] = value
+        # Not methods: a partial of a built-in function is called without a frame of Python.
+        self.item: Callable[[], float] = partial(self.values.__getitem__, 0)  # type: ignore[call-overload]
+        self.fill_: Callable[[float], None] = partial(self.values.__setitem__, 0)
 
     def write(self, values: Iterable[float]) -> None:
         """Replace all floats."""
