@@ -10,6 +10,7 @@ from surefoot.version import NUMERICS, __version__
 if TYPE_CHECKING:
     from surefoot import rules as rules
     from surefoot.averaging.anytime import Anytime as Anytime
+    from surefoot.averaging.model import AnytimeModel as AnytimeModel
     from surefoot.averaging.weights import WeightAverage as WeightAverage
     from surefoot.optim.loss_aware import LossAware as LossAware
     from surefoot.optim.loss_weighted import LossWeighted as LossWeighted
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 
 _HOME = {
     "Anytime": "averaging.anytime",
+    "AnytimeModel": "averaging.model",
     "WeightAverage": "averaging.weights",
     "LossAware": "optim.loss_aware",
     "LossWeighted": "optim.loss_weighted",
