@@ -25,6 +25,8 @@ HOW_TO_PASS_THE_LOSS = (
 #: After so many losses it shows whether they are those of mini-batches. A loss that is the same in most of the first
 #: ten steps and of the first hundred never was; one that comes to rest later may be that of a model that has converged.
 LOOKS = (10, 100)
+#: After so many equal losses in a row, one that had varied before is stale, unless it is the best so far.
+STALE_AFTER = 100
 
 
 def as_scalar(loss: Any, *, owner: str) -> Number:
@@ -103,8 +105,12 @@ class RecordedLosses:
         self.is_partial = False
         self.partial_was_said = False
         #: The last loss that was read, how many were, and how many of them were equal to the one before.
-        self.last: float | None = None
+        self.last: float = math.nan
         self.read = self.repeated = 0
+        #: How many equal ones came last, and the range of all of them.
+        self.streak = 0
+        self.lowest, self.highest = math.inf, -math.inf
+        self.stale_was_said = False
         #: When to look at these numbers.
         self.next_look = LOOKS[0]
 
@@ -218,14 +224,15 @@ class TakesLoss(Optimizer):
             stacklevel=5,  # the line that called step()
         )
 
-    def _read_loss(self, loss: Any, returned: Any) -> Number | None:
+    def _read_loss(self, loss: Any, returned: Any, is_compiling: bool | None = None) -> Number | None:
         """The loss of this step, averaged over ranks: a float on the host or a tensor on its device."""
         recorded = self._recorded.take()
         given = loss if loss is not None else (returned if recorded is None else None)
         if self._recorded.is_partial and given is returned is not None:
             self._warn_of_partial_loss()
         # In a graph to capture or to compile, a loss on the CPU stays a tensor too.
-        is_compiling = torch.compiler.is_compiling()
+        if is_compiling is None:
+            is_compiling = torch.compiler.is_compiling()
         stays_tensor = is_compiling
         for group in self.param_groups:
             stays_tensor = stays_tensor or bool(group.get("capturable"))
@@ -254,8 +261,15 @@ class TakesLoss(Optimizer):
                 return mean
             mean = mean.item()
         history = self._recorded
-        history.repeated += mean == history.last
-        history.last = mean
+        if mean == history.last:
+            history.repeated += 1
+            history.streak += 1
+            if history.streak == STALE_AFTER:
+                self._look_for_stale_loss()
+        else:
+            history.last, history.streak = mean, 0
+            history.lowest = mean if mean < history.lowest else history.lowest
+            history.highest = mean if mean > history.highest else history.highest
         history.read += 1
         if history.read == history.next_look:
             self._look_for_repeated_losses()
@@ -266,13 +280,30 @@ class TakesLoss(Optimizer):
         history = self._recorded
         is_last, hardly_changes = history.read == LOOKS[-1], 4 * history.repeated > 3 * history.read
         history.next_look = LOOKS[-1] if hardly_changes and not is_last else 0  # 0: never again
-        if is_last and hardly_changes and getattr(getattr(self, "rule", None), "name", "") != "plain":
+        if is_last and hardly_changes and not self._is_plain():
             warnings.warn(
                 f"{type(self).__name__} was given the loss of the step before in {history.repeated} of {history.read} "
                 f"steps (now {history.last:g}), so its weights say nothing; pass the loss of the current mini-batch at "
                 "every step, not a constant or the mean of an epoch: step(loss=loss)",
                 stacklevel=6,  # the line that called step()
             )
+
+    def _look_for_stale_loss(self) -> None:
+        """Warn, once, of a loss that varied and then stopped between its extremes; a converged one is at an extreme."""
+        history = self._recorded
+        if history.stale_was_said or not history.lowest < history.last < history.highest or self._is_plain():
+            return
+        history.stale_was_said = True
+        warnings.warn(
+            f"{type(self).__name__} was given the same loss, {history.last:g}, for the last {STALE_AFTER} steps, after "
+            f"losses between {history.lowest:g} and {history.highest:g}: if training goes on, this is the loss of an "
+            "earlier step; pass that of the current mini-batch: step(loss=loss)",
+            stacklevel=6,  # the line that called step()
+        )
+
+    def _is_plain(self) -> bool:
+        """Whether the loss changes nothing."""
+        return getattr(getattr(self, "rule", None), "name", "") == "plain"
 
     def _picklable_process_group(self) -> bool | None:
         """A process group cannot be pickled; the copy averages over the default group, or nowhere as before."""

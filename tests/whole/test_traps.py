@@ -224,10 +224,27 @@ def test_a_loss_that_hardly_changes_is_said_once(losses: list[float], make: Any)
     assert said[0].filename == __file__
 
 
+@pytest.mark.parametrize("make", [AdamS, lambda p: surefoot.LossWeighted(torch.optim.SGD(p, lr=0.1))])
+@pytest.mark.parametrize("maximize", [False, True])
+def test_a_loss_that_varied_and_becomes_stale_is_said_once(make: Any, maximize: bool) -> None:
+    p = Parameter(torch.zeros(1))
+    optimizer = make([{"params": [p], "maximize": maximize}])
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        for loss in ([2 + math.sin(step) for step in range(300)] + [2.25] * 150) * 3:
+            p.grad = torch.ones(1)
+            optimizer.step(loss=loss)
+    assert len(said) == 1
+    assert re.search(r"the same loss, 2\.25, for the last 100 steps.*step\(loss=loss\)", str(said[0].message))
+    assert said[0].filename == __file__
+
+
 CHANGING = {
     "a third of them are repeated": [float(step % 3 // 2) for step in range(1100)],
     "converged": [1 + 2.0 ** -min(step, 23) for step in range(1100)],
     "at rest after 20 steps": [max(1 - step / 20, 0.0) for step in range(1100)],
+    "oscillating to rest": [1 + abs(math.cos(step)) * max(1 - step / 200, 0.0) for step in range(1100)],
+    "stale for a while": [1.0 + step % 7 if step % 200 < 105 else 3.0 for step in range(1100)],
     "half precision": [torch.tensor(2 + 0.02 * math.sin(step)).bfloat16().item() for step in range(1100)],
 }
 

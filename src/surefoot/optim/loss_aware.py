@@ -138,8 +138,9 @@ class LossAware(TakesLoss):
             loss: the loss whose gradients these are; it is preferred to recorded losses, and these to the closure's.
         """
         returned = None if closure is None else self._evaluate(closure)
-        meters = self._meters()
-        loss = self._read_loss(loss, returned)
+        is_compiling = torch.compiler.is_compiling()
+        meters = self._meters(is_compiling)
+        loss = self._read_loss(loss, returned, is_compiling)
         if loss is None:
             self._create_state_only(closure)
             return returned
@@ -158,12 +159,12 @@ class LossAware(TakesLoss):
             self._write_stats(index, meter.remember(assessment, proceed), assessment.power)
         return returned
 
-    def _meters(self) -> list[Meter]:
+    def _meters(self, is_compiling: bool = False) -> list[Meter]:
         """A meter for each group; options that were replaced since the last step are checked first.
 
         The learning rate is not: schedulers set it in every step.
         """
-        if torch.compiler.is_compiling():
+        if is_compiling:
             return [self._make_meter(index, group) for index, group in enumerate(self.param_groups)]
         meters = []
         for index, group in enumerate(self.param_groups):
@@ -223,7 +224,7 @@ class LossAware(TakesLoss):
             group["capturable"] or group["differentiable"] or isinstance(loss, Tensor) or not vector.is_cpu
         )
         if not on_device or group["reference"]:
-            stats = LossStats(*self._cache.vector(index, group).values)
+            stats = tuple.__new__(LossStats, self._cache.vector(index, group).values)  # saves the constructor's call
             return meter.assess(stats, float(loss), bool(sound), self._cache.powers[index].values[0])
         device = loss.device if isinstance(loss, Tensor) else vector.device
         if vector.device != device or vector.dtype != widest_float(device):

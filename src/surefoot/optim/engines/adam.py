@@ -53,7 +53,9 @@ class Adam(Engine):
             self._on_device(bucket, group, weight, proceed)
             return
         beta1, beta2 = betas_of(group)
-        lr, t = as_float(group["lr"]), next_step(bucket, True)
+        lr, t = group["lr"], next_step(bucket, True)
+        if type(lr) is not float:
+            lr = as_float(lr)
         mean, decay1, gain1 = update_weight_moment(bucket.scalars["weight_mean"], abs(weight), beta1)
         power, decay2, gain2 = update_weight_moment(bucket.scalars["weight_power"], weight * weight, beta2)
         # Back in units of the weight: m_hat = mean * N / (1 - b1**t) and v_hat = power * V / (1 - b2**t).
