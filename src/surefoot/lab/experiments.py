@@ -35,6 +35,7 @@ from surefoot.lab.spec.options import (
     check_device,
     shows_options,
 )
+from surefoot.lab.spec.schedules import depends_on_length
 from surefoot.lab.spec.task import Task, TaskError
 from surefoot.lab.store import (
     Run,
@@ -253,7 +254,7 @@ def fork(
 def _bases(setup: Setup, at: int) -> dict[int, RunJob]:
     """For each seed the run that the others continue, trained up to the fork."""
     baseline = setup.contestants[0]
-    if baseline.schedule:
+    if depends_on_length(baseline.schedule):
         raise ValueError(f"the baseline {baseline.spec!r} has a schedule that ends at the fork; leave the schedule out")
     configs = [setup.config(baseline, seed, at, purpose=Purpose.BASE) for seed in setup.seeds]
     bases = {config.seed: setup.job(index, config, baseline, under=BASE) for index, config in enumerate(configs)}

@@ -198,6 +198,33 @@ class Run:
             rows = Rows(row for row in rows if row["epoch"] <= epochs)
         return replace(self, config=replace(self.config, epochs=epochs), epochs=rows)
 
+    def riders(self) -> list[Run]:
+        """The runs of the averages that rode along: each as if it had been trained alone with that average."""
+        return [self._rider(name) for name in self.config.optimizer.riders]
+
+    def _rider(self, name: str) -> Run:
+        optimizer = replace(
+            self.config.optimizer,
+            label=f"{self.label} average={name}",
+            spec=f"{self.config.optimizer.spec}{',' if ':' in self.config.optimizer.spec else ':'}average={name}",
+            average=name,
+            riders=(),
+        )
+        own = f"@{name}"
+        rows = Rows(
+            {column: row.get(column + own, value) for column, value in row.items() if "@" not in column}
+            for row in self.epochs
+        )
+        return replace(self, config=self.config.with_changes(optimizer=optimizer), epochs=rows)
+
+    def without_riders(self) -> Run:
+        """The run of the weights themselves."""
+        if not self.config.optimizer.riders:
+            return self
+        rows = Rows({column: value for column, value in row.items() if "@" not in column} for row in self.epochs)
+        optimizer = replace(self.config.optimizer, riders=())
+        return replace(self, config=self.config.with_changes(optimizer=optimizer), epochs=rows)
+
     @property
     def state(self) -> str:
         """In a word: done, diverged, failed or unfinished."""
@@ -284,6 +311,7 @@ def read_runs(root: Path | str, *, tuning: bool = False) -> list[Run]:
         raise StoreError(f"{root} is not a folder; give the folder that 'surefoot compare --out' wrote to")
     runs = [read_run(folder) for folder in _run_folders(root)]
     runs = [run for run in runs if tuning or run.config.purpose != Purpose.TUNING]
+    runs = [part for run in runs for part in (run.without_riders(), *run.riders())]
     runs.sort(key=lambda run: (run.task, run.config.optimizer.position, run.label, run.seed))
     return runs
 

@@ -57,7 +57,7 @@ def setting_of(config: RunConfig) -> PaperSetting | None:
         and not options
         and not config.task.settings.keys() - {"dropout"}
     )
-    is_plain = config.purpose == Purpose.RESULT and not config.fork and not optimizer.schedule
+    is_plain = config.purpose == Purpose.RESULT and not config.fork and not optimizer.lab_options
     if configuration is None or not has_paper_options or not is_plain or name not in OPTIMIZERS:
         return None
     return PaperSetting(configuration, name, None if eta is None else float(eta), recipe)

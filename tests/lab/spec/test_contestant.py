@@ -246,3 +246,36 @@ def test_code_of_a_script_goes_by_its_own_lines(tmp_path: Path, monkeypatch: pyt
         exec(compile(script.read_text(), str(script), "exec"), vars(module))
         digests.append(fingerprint(module.Mine))
     assert digests[0] == digests[1] != digests[2]
+
+
+def test_options_of_the_lab():
+    contestant = Contestant.parse("adam:lr=0.1,average=poly:8,schedule=wsd,warmup=10")
+    assert (contestant.average, contestant.schedule, contestant.warmup) == ("poly:8", "wsd", 10)
+    assert contestant.kwargs == {"lr": 0.1}
+    again = Contestant.parse(contestant.with_options({"lr": 0.2}).spec.replace("lr=0.1,", ""))
+    assert (again.average, again.kwargs) == ("poly:8", {"lr": 0.2})
+    assert Contestant.parse("adam:average='two-tailed'").average == "two-tailed"
+    assert len(parse_all(["adam", "adam:average=anytime", "adam:average=poly:8", "adam:warmup=3"])) == 4
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("adam:schedule=exp", "unknown schedule 'exp'; choose cosine or linear or wsd or invsqrt"),
+        ("adam:warmup=0.5", "warmup must be a whole number of steps, such as warmup=100, not 0.5"),
+        ("adam:average=poly:x", "unknown average 'poly:x'; choose anytime"),
+        ("adam:average=swa", "unknown average 'swa'; choose anytime"),
+    ],
+)
+def test_options_of_the_lab_that_mean_nothing(spec, message):
+    with pytest.raises(ValueError, match=message):
+        Contestant.parse(spec)
+
+
+def test_an_optimizer_with_a_warm_up_of_its_own_gets_it():
+    class Own(torch.optim.SGD):
+        def __init__(self, params, lr=0.1, warmup=0):
+            super().__init__(params, lr=lr)
+
+    contestant = Contestant.create(None, Own, {"warmup": 3})
+    assert (contestant.warmup, contestant.kwargs) == (0, {"warmup": 3})

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
 from surefoot._extras import require
 from surefoot.lab.spec.config import OptimizerConfig, Purpose, TaskConfig, as_floats
+from surefoot.lab.spec.schedules import depends_on_length
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -154,8 +155,8 @@ def contestant_identity(run: Run) -> str:
     parts = [
         optimizer.class_path or optimizer.label,
         as_floats(optimizer.options),
-        optimizer.schedule,
-        run.config.epochs if optimizer.schedule else None,  # a schedule depends on the length that it was made for
+        optimizer.lab_options,
+        run.config.epochs if depends_on_length(optimizer.schedule) else None,
         optimizer.code,
         fork.state if fork else None,
     ]
@@ -188,7 +189,7 @@ def _optimizer_details(run: Run) -> dict[str, str]:
     """What may distinguish two contestants of one label."""
     optimizer, fork = run.config.optimizer, run.config.fork
     parts = {**optimizer.options, "code": optimizer.code[:8]}
-    parts |= {"epochs": run.config.epochs if optimizer.schedule else None}
+    parts |= {"epochs": run.config.epochs if depends_on_length(optimizer.schedule) else None}
     parts |= {"state": fork.state if fork else None}
     return {key: f"{key}={value}" for key, value in parts.items()}
 
@@ -218,7 +219,7 @@ def sweeps(group: TaskGroup) -> list[Sweep]:
             options = dict(contestant.optimizer.options)
             value = options.pop(option, None)
             if is_number(value):
-                identity = _canonical([contestant.class_path, contestant.optimizer.schedule, options])
+                identity = _canonical([contestant.class_path, contestant.optimizer.lab_options, options])
                 alike.setdefault(identity, []).append((float(value), contestant))
         for points in alike.values():
             if len({value for value, _ in points}) >= 3:

@@ -428,7 +428,7 @@ def _provenance(groups: Sequence[TaskGroup]) -> Facts:
     for group in groups:
         for contestant in group.contestants:
             optimizer = contestant.optimizer
-            options = {**optimizer.options, **({"schedule": optimizer.schedule} if optimizer.schedule else {})}
+            options = {**optimizer.options, **optimizer.lab_options}
             text = " ".join(f"{name}={value}" for name, value in options.items())
             contestants.setdefault(contestant.label, Fact(contestant.label, text, optimizer.class_path))
     return Facts(

@@ -96,7 +96,8 @@ def contestant_of(config: RunConfig) -> Contestant:
     """The contestant that a configuration describes."""
     optimizer = config.optimizer
     options = {name: lists_to_tuples(value) for name, value in optimizer.options.items()}
-    contestant = Contestant(optimizer.label, optimizer.class_path, options, optimizer.spec, optimizer.schedule)
+    lab: dict[str, Any] = {**optimizer.lab_options, "riders": optimizer.riders}
+    contestant = Contestant(optimizer.label, optimizer.class_path, options, optimizer.spec, **lab)
     if takes_bounds(contestant.cls, options):  # bounds are recorded: a run without any has none
         options.setdefault("gain", None)
     return contestant

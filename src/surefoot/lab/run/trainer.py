@@ -23,8 +23,10 @@ import torch
 from torch import Tensor
 
 import surefoot
+from surefoot.lab.run.averages import Averages
 from surefoot.lab.spec.code import FAULTS, error_text
 from surefoot.lab.spec.contestant import Contestant
+from surefoot.lab.spec.schedules import factor
 from surefoot.lab.spec.task import accuracy
 
 if TYPE_CHECKING:
@@ -49,8 +51,11 @@ class Trainer:
         options = {name: lists_to_tuples(value) for name, value in config.optimizer.options.items()}
         options.update(contestant.kwargs)  # values that JSON cannot hold, such as functions
         self.optimizer = contestant.build(self.params, seed=self.seed, **options)
-        self.schedule = contestant.schedule
-        self._base_lrs = [group["lr"] for group in self.optimizer.param_groups] if self.schedule else []
+        self.schedule, self.warmup = contestant.schedule, contestant.warmup
+        self._moves_lr = bool(self.schedule or self.warmup)
+        self._base_lrs = [group["lr"] for group in self.optimizer.param_groups] if self._moves_lr else []
+        buffers = [buffer for buffer in self.model.buffers() if buffer.is_floating_point()]
+        self.averages = Averages([*self.params, *buffers], contestant.average, contestant.riders)
         self._step = _stepper(self.optimizer)
         inputs, targets = task.train
         if task.label_noise is not None:
@@ -76,7 +81,7 @@ class Trainer:
         }
         if not diverged:
             self._mode("eval")
-            row.update(self._validate())
+            row.update(self.averages.validate(self._validate) if self.averages else self._validate())
             diverged = row["valid_loss"] is None
             self._mode("train")
         row.update(self._confidence())
@@ -92,11 +97,11 @@ class Trainer:
         torch.manual_seed(stream(self.seed, epoch, "dropout"))
         inputs, targets, prepare = self._inputs, self._targets, self.task.prepare
         model, loss_of, step, zero_grad = self.model, self.task.loss, self._step, self.optimizer.zero_grad
-        on_cpu = self.device.type == "cpu"
+        averages, on_cpu = self.averages, self.device.type == "cpu"
         total: Any = 0.0
         done = gradients = 0
         for index in order.split(self.task.batch_size):
-            if self.schedule:
+            if self._moves_lr:
                 self._set_lr((epoch - 1) * self.steps_per_epoch + done)
             batch, target = inputs.index_select(0, index), targets.index_select(0, index)
             if prepare is not None:
@@ -114,6 +119,8 @@ class Trainer:
             done += 1
             # Reading the value is free on the CPU; an accelerator is not made to wait for it.
             value = loss.item() if on_cpu else loss.detach()
+            if averages:
+                averages.update(value)
             if on_cpu and not value < MAX_LOSS:
                 return None, done, gradients
             total += value * len(index)
@@ -165,17 +172,19 @@ class Trainer:
             getattr(self.optimizer, mode)()
 
     def _set_lr(self, step: int) -> None:
-        factor = 0.5 * (1 + math.cos(math.pi * step / (self.epochs * self.steps_per_epoch)))
+        now = factor(self.schedule, self.warmup, step, self.epochs * self.steps_per_epoch)
         for group, lr in zip(self.optimizer.param_groups, self._base_lrs):
-            group["lr"] = lr * factor
+            group["lr"] = lr * now
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint holds of this trainer."""
-        return {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
+        averages = {"averages": self.averages.state_dict()} if self.averages else {}
+        return {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict(), **averages}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
+        self.averages.load_state_dict(state.get("averages", {}))
 
 
 def task_fault(task: Task, config: RunConfig) -> str:

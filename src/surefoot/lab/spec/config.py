@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, get_args, get_origin, get_type_hints
 
 import surefoot
 from surefoot.lab.spec.code import RECORDED_AS, fingerprint, task_fingerprint
+from surefoot.lab.spec.schedules import depends_on_length
 from surefoot.lab.spec.task import Task
 
 if TYPE_CHECKING:
@@ -101,6 +102,9 @@ class OptimizerConfig:
         code: Fingerprint of the class; empty for classes of torch and surefoot.
         position: Place in the comparison; the first is the baseline.
         revision: How often its arithmetic was changed since runs are recorded; not written while that is never.
+        warmup: Steps over which the learning rate rises.
+        average: The average of the weights that is validated in place of them.
+        riders: Averages that are validated beside it; each is a run of its own, which `Run.riders` gives.
     """
 
     label: str
@@ -111,6 +115,15 @@ class OptimizerConfig:
     code: str = ""
     position: int = 0
     revision: int = field(default=0, metadata=_IF_GIVEN)
+    warmup: int = field(default=0, metadata=_IF_GIVEN)
+    average: str = field(default="", metadata=_IF_GIVEN)
+    riders: tuple[str, ...] = field(default=(), metadata=_IF_GIVEN)
+
+    @property
+    def lab_options(self) -> dict[str, Any]:
+        """The options of the lab that were given: schedule, warmup, average."""
+        named = {"schedule": self.schedule, "warmup": self.warmup, "average": self.average}
+        return {name: value for name, value in named.items() if value}
 
 
 @dataclass(frozen=True)
@@ -220,6 +233,9 @@ class RunConfig:
                 class_path=RECORDED_AS.get(contestant.class_path, contestant.class_path),
                 options=_plain(contestant.recorded(**(defaults or {}))),
                 schedule=contestant.schedule,
+                warmup=contestant.warmup,
+                average=contestant.average,
+                riders=contestant.riders,
                 code=contestant.code(),
                 revision=contestant.revision(),
                 position=position,
@@ -245,7 +261,7 @@ class RunConfig:
         The number of epochs is in it only if a schedule depends on it: a longer run extends a shorter one.
         """
         task, optimizer, fork = self.task, self.optimizer, self.fork
-        fixed_length = optimizer.schedule is not None or self.purpose == Purpose.BASE
+        fixed_length = depends_on_length(optimizer.schedule) or self.purpose == Purpose.BASE
         return {
             "task": {
                 "name": task.name,
@@ -260,6 +276,8 @@ class RunConfig:
                 "schedule": optimizer.schedule,
                 "code": optimizer.code,
                 **({"revision": optimizer.revision} if optimizer.revision else {}),
+                **{name: value for name, value in optimizer.lab_options.items() if name != "schedule"},
+                **({"riders": list(optimizer.riders)} if optimizer.riders else {}),
             },
             "seed": self.seed,
             "threads": self.threads,

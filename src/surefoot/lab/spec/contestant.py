@@ -16,11 +16,18 @@ from weakref import WeakKeyDictionary
 
 import torch
 
+from surefoot.averaging.memory import find_memory
 from surefoot.lab.spec.code import FAULTS, RECORDED_AS, CodeError, error_text, fingerprint, import_module, load_file
+from surefoot.lab.spec.schedules import SCHEDULES
 
 # A name, a dotted path, or "module:Class" / "file.py:Class"; options follow after a colon.
 _SPEC = re.compile(r"(?P<path>[^:=]+(?::[A-Za-z_][\w.]*(?=$|:))?)(?::(?P<options>.*))?", re.DOTALL)
-_SCHEDULES = ("cosine",)
+#: Options of the lab, which every contestant has; an optimizer with an option of that name gets it itself.
+LAB_OPTIONS = ("schedule", "warmup", "average")
+#: The average that validation losses choose.
+TWO_TAILED = "two-tailed"
+#: The value of `average`, which is no Python literal: "poly:8", "two-tailed".
+_AVERAGE = re.compile(r"(^|,)\s*average\s*=\s*([A-Za-z][^,'\"]*?)\s*(?=,|$)")
 #: No option is so large; a float could not hold it.
 _TOO_LARGE = 1 << 63
 #: Options that are numbers in every optimizer that has them.
@@ -44,6 +51,10 @@ class Contestant:
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     spec: str = ""
     schedule: str | None = None
+    warmup: int = 0
+    average: str = ""
+    #: Averages of the same run that are validated beside it.
+    riders: tuple[str, ...] = ()
     given: type[torch.optim.Optimizer] | None = field(default=None, compare=False, repr=False)
 
     @classmethod
@@ -74,17 +85,18 @@ class Contestant:
     ) -> Contestant:
         """Make a contestant in code; without a label it is named by its class and options."""
         options = dict(kwargs or {})
-        schedule = options.pop("schedule", None)
-        if schedule is not None and schedule not in _SCHEDULES:
-            raise ValueError(f"unknown schedule {schedule!r}; choose {' or '.join(_SCHEDULES)}, or leave it out")
         given = None if isinstance(class_path, str) else class_path
         optimizer = load_class(class_path, again=True) if isinstance(class_path, str) else class_path
         if not hasattr(optimizer, "__name__"):  # functools.partial
             raise ValueError(f"{optimizer!r} has no name to show in the results; give its class, and options with it")
         class_path = class_path if isinstance(class_path, str) else _path_of(optimizer)
-        shown = {**options, "schedule": schedule} if schedule else options
+        own = accepted_options(optimizer) - {"schedule"}
+        lab = {name: options.pop(name) for name in LAB_OPTIONS if name in options and name not in own}
+        lab = {name: value for name, value in lab.items() if value}
+        _check_lab_options(lab)
+        shown = {**options, **lab}
         label = label or " ".join([optimizer.__name__, *(f"{name}={_short(value)}" for name, value in shown.items())])
-        return cls(label, class_path, options, spec or write_spec(class_path, shown), schedule, given)
+        return cls(label, class_path, options, spec or write_spec(class_path, shown), given=given, **lab)
 
     def with_options(self, options: Mapping[str, Any]) -> Contestant:
         """The same optimizer with more options, also in its spec.
@@ -92,8 +104,9 @@ class Contestant:
         >>> Contestant.parse("adams:weight_decay=0").with_options({"eta": 0.01}).spec
         'adams:weight_decay=0,eta=0.01'
         """
-        kwargs = {**self.kwargs, **options, **({"schedule": self.schedule} if self.schedule else {})}
-        spec = write_spec(self.spec, options, "," if self.kwargs or self.schedule else ":")
+        lab = {name: getattr(self, name) for name in LAB_OPTIONS if getattr(self, name)}
+        spec = write_spec(self.spec, options, "," if self.kwargs or lab else ":")
+        kwargs = {**self.kwargs, **options, **lab}
         return Contestant.create(None, self.given or self.class_path, kwargs, spec=spec)
 
     @property
@@ -221,10 +234,31 @@ def parse_all(specs: Sequence[str | Contestant | type[torch.optim.Optimizer]]) -
         elif not isinstance(spec, Contestant):
             raise ValueError(_refused(spec))
         for other in contestants:
-            if (other.cls, other.kwargs, other.schedule) == (spec.cls, spec.kwargs, spec.schedule):
+            if _identity(other) == _identity(spec):
                 raise ValueError(f"the optimizers {other.spec!r} and {spec.spec!r} are the same; give each once")
         contestants.append(spec)
     return _with_distinct_labels(contestants)
+
+
+def _identity(contestant: Contestant) -> tuple[Any, ...]:
+    return contestant.cls, contestant.kwargs, *(getattr(contestant, name) for name in LAB_OPTIONS)
+
+
+def _check_lab_options(options: Mapping[str, Any]) -> None:
+    """Refuse schedules and averages that do not exist, and warm-ups that are no number of steps."""
+    schedule, warmup, average = (options.get(name) for name in LAB_OPTIONS)
+    if schedule is not None and schedule not in SCHEDULES:
+        raise ValueError(f"unknown schedule {schedule!r}; choose {' or '.join(SCHEDULES)}, or leave it out")
+    if warmup is not None and (not isinstance(warmup, int) or isinstance(warmup, bool) or warmup < 0):
+        raise ValueError(f"warmup must be a whole number of steps, such as warmup=100, not {warmup!r}")
+    if average is not None and average != TWO_TAILED:
+        try:
+            find_memory(str(average))
+        except ValueError:
+            raise ValueError(
+                f"unknown average {average!r}; choose anytime, anytime:KAPPA, poly:POWER, ema:DECAY, uniform or "
+                f"{TWO_TAILED}, such as average=poly:8, or leave it out"
+            ) from None
 
 
 def _with_distinct_labels(contestants: list[Contestant]) -> list[Contestant]:
@@ -358,6 +392,7 @@ def accepted_options(cls: Any) -> set[str]:
 
 
 def _parse_options(text: str, spec: str) -> dict[str, Any]:
+    text = _AVERAGE.sub(r"\1average='\2'", text)
     try:
         call = ast.parse(f"f({text})", mode="eval").body
         if not isinstance(call, ast.Call) or call.args:

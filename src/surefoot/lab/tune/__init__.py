@@ -14,6 +14,7 @@ from surefoot.lab.run.pool import Event
 from surefoot.lab.spec.config import Purpose
 from surefoot.lab.spec.contestant import Contestant, accepted_options
 from surefoot.lab.spec.options import shows_options
+from surefoot.lab.spec.schedules import depends_on_length
 from surefoot.lab.spec.task import Task
 from surefoot.lab.store import read_runs
 from surefoot.lab.tune.result import Tuning, compare_command
@@ -105,8 +106,8 @@ def make_plans(
     for position, contestant in enumerate(setup.contestants):
         tuned_over = spaces[contestant.label]
         # A schedule stretches over all epochs: a shorter run is another run, not the beginning of a longer one.
-        rungs = rungs_of(epochs, prune and contestant.schedule is None)
-        if prune and contestant.schedule is not None:
+        rungs = rungs_of(epochs, prune and not depends_on_length(contestant.schedule))
+        if prune and depends_on_length(contestant.schedule):
             budget_notes.append(f"{contestant.label} has a schedule: its trials are not stopped early.")
         template = setup.config(contestant, setup.seeds[0], epochs, purpose=Purpose.TUNING, position=position)
         plan = TuningPlan(
