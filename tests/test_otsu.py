@@ -49,7 +49,7 @@ def weighed(weigher: Weigher, losses: Tensor) -> None:
     weigher.update()
 
 
-def after_a_stream(wrong: float, *, fall: float = 3.0, steps: int = 150, warmup: int | None = None) -> Weigher:
+def after_a_stream(wrong: float, *, fall: float = 3.0, steps: int = 250, warmup: int | None = None) -> Weigher:
     """A run in which the losses of right labels fall to a tail like that of a classifier, and the others stay high."""
     weigher, random = Weigher(rule="tilted", warmup=warmup), torch.Generator().manual_seed(0)
     for step in range(steps):
@@ -88,7 +88,7 @@ def test_it_starts_after_something_was_learnt_or_when_the_warm_up_is_over() -> N
 
 
 def test_the_strength_never_goes_down_and_is_resumed() -> None:
-    weigher = after_a_stream(0.4, steps=60)
+    weigher = after_a_stream(0.4)
     resumed = Weigher(rule="tilted")
     resumed.load_state_dict(through_a_file(weigher.state_dict()))
     strengths = [weigher.confidence()[0]["strength"]]
@@ -142,9 +142,9 @@ def test_auto_is_the_default_of_the_tilted_rule_and_of_no_other() -> None:
         surefoot.weigh(rule="tilted", eta="strong")
 
 
-def blobs(kind: str) -> tuple[Tensor, Tensor, Tensor]:
+def blobs(kind: str, seed: int) -> tuple[Tensor, Tensor, Tensor]:
     """Ten overlapping classes: features, labels, and which labels are wrong or rare."""
-    random = torch.Generator().manual_seed(3)
+    random = torch.Generator().manual_seed(seed)
     centres = torch.randn(10, 20, generator=random) * 0.9
     labels = torch.randint(10, (4000,), generator=random)
     if kind == "rare":
@@ -159,8 +159,8 @@ def blobs(kind: str) -> tuple[Tensor, Tensor, Tensor]:
     return features, labels, marked
 
 
-def trained(kind: str, epochs: int = 8) -> tuple[Weigher, Tensor]:
-    features, labels, marked = blobs(kind)
+def trained(kind: str, seed: int = 3, epochs: int = 8) -> tuple[Weigher, Tensor]:
+    features, labels, marked = blobs(kind, seed)
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 10))
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
@@ -173,9 +173,10 @@ def trained(kind: str, epochs: int = 8) -> tuple[Weigher, Tensor]:
     return weigh, marked
 
 
-@pytest.mark.parametrize("kind", ["clean", "rare"])
-def test_clean_and_rare_classes_are_not_taken_for_errors(kind: str) -> None:
-    weigh, _ = trained(kind)
+@pytest.mark.parametrize(("kind", "seed"), [("clean", 3), ("rare", 3), ("rare", 51), ("rare", 52), ("rare", 55)])
+def test_clean_and_rare_classes_are_not_taken_for_errors(kind: str, seed: int) -> None:
+    """Among the seeds of the rare ones are the three that looked most like wrong labels, of sixteen."""
+    weigh, _ = trained(kind, seed)
     assert weigh.confidence()[0]["strength"] == 0
     assert weigh.suspects(10) == []
 

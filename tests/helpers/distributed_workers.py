@@ -487,6 +487,25 @@ def weigh_leaves_out_a_nan_of_one_rank_and_counts_it_on_both(rank: int, folder: 
     assert skipped == 3
 
 
+@check
+def weights_of_examples_come_from_the_losses_of_all_ranks(rank: int, folder: Path) -> None:
+    random = torch.Generator().manual_seed(7)
+    for eta in (-3.0, "auto"):
+        weigh = surefoot.weigh(None, "tilted", eta)
+        together = surefoot.weigh(None, "tilted", eta, process_group=False)
+        for step in range(20):
+            losses = torch.rand(2 * WORLD, 8, dtype=torch.float64, generator=random) + 20 / (step + 1)
+            weigh(losses.unflatten(0, (WORLD, 2))[rank].clone().requires_grad_()).backward()
+            weigh.update()
+            for part in losses.unflatten(0, (WORLD, 2)):  # the ranks' batches as micro-batches of one process
+                together(part.clone().requires_grad_()).backward()
+            together.update()
+            for name in ("seen", "ramp", *(["groups"] if eta == "auto" else [])):
+                state = weigh.state_dict()[name]
+                assert_same_on_all_ranks(state[:5])
+                torch.testing.assert_close(state, together.state_dict()[name], rtol=1e-9, atol=1e-9)
+
+
 # -- running them --------------------------------------------------------------------------------------------------
 
 
