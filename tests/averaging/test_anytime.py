@@ -666,3 +666,23 @@ def test_parameters_on_another_device_are_averaged_there() -> None:
         with no_host_reads():
             optimizer.step(loss=torch.ones((), device="meta"))
     assert optimizer.state[p]["average"].is_meta
+
+
+@every_optimizer
+def test_an_average_on_another_device_is_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The CPU stands for the other device: its copies are on the way for some steps, and checkpoints have them."""
+    monkeypatch.setattr("surefoot.averaging.weights.is_elsewhere", lambda x, device: device is not None)
+    model, other = make_model(), make_model()
+    plain = Anytime(EVERY[name](model.parameters()), every=3)
+    offloaded = Anytime(EVERY[name](other.parameters()), every=3, device="cpu")
+    train(model, plain, range(9))
+    train(other, offloaded, range(9))
+    assert offloaded._observers[0]._transfer is not None
+    saved = through_a_file(offloaded.state_dict())
+    assert_equal(averages(model, plain), averages(other, offloaded))
+    model.load_state_dict(other.state_dict())
+    resumed = Anytime(EVERY[name](model.parameters()), every=3, device="cpu")
+    resumed.load_state_dict(saved)
+    train(other, offloaded, range(9, 14))
+    train(model, resumed, range(9, 14))
+    assert_equal(averages(model, resumed), averages(other, offloaded))

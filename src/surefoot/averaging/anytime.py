@@ -45,6 +45,7 @@ class Anytime(Wrapper):
         kappa: how far the loss has to fall, in units of its std, until older weights are forgotten.
         loss_beta: decay rate of the loss statistics.
         every: update the average at every so many steps; the statistics see every loss.
+        device: where the average is kept, such as "cpu" (None: with the parameters). Nothing waits for the copies.
         model: the model, whose floating buffers are then averaged too: batch norm needs that, or `update_bn`.
         process_group: where to average the loss (None: the default group when there is one, False: nowhere).
 
@@ -61,7 +62,7 @@ class Anytime(Wrapper):
     ['bias', 'weight']
     """
 
-    settings = ("memory", "every", "_averages", "_buffers")
+    settings = ("memory", "every", "device", "_averages", "_buffers")
 
     def __init__(
         self,
@@ -70,6 +71,7 @@ class Anytime(Wrapper):
         kappa: float = 0.2,
         loss_beta: float = 0.99,
         every: int = 10,
+        device: torch.device | str | None = None,
         model: nn.Module | None = None,
         process_group: Any = None,
     ) -> None:
@@ -83,6 +85,7 @@ class Anytime(Wrapper):
         )
         self.memory = LossDriven(float(loss_beta), float(kappa))
         self.every = every
+        self.device = None if device is None else torch.device(device)
         self.process_group = process_group
         self._averages: dict[Tensor, Tensor] = {}
         self._buffers = None if model is None else BufferAverage(model)
@@ -186,7 +189,7 @@ class Anytime(Wrapper):
             self._unseen = []
             self._observe(unseen)
         if len(self._observers) != len(groups):
-            self._observers = [WeightAverage([], self.memory, every=self.every) for _ in groups]
+            self._observers = [WeightAverage([], self.memory, every=self.every, device=self.device) for _ in groups]
             self._numbers = [None] * len(groups)
         for index, (observer, group) in enumerate(zip(self._observers, groups)):
             self._complete(group)
@@ -335,6 +338,7 @@ class Anytime(Wrapper):
     @property
     def state(self) -> Any:  # type: ignore[override]
         """The state of the base, and the averages."""
+        self._arrive()
         return _StateWithAverages(self.base.state, self._averages)
 
     @state.setter
@@ -344,7 +348,12 @@ class Anytime(Wrapper):
     def state_dict(self) -> dict[str, Any]:
         """The state of the base, with the averages and their numbers in it."""
         self._current_observers()
+        self._arrive()
         return super().state_dict()
+
+    def _arrive(self) -> None:
+        for observer in self._observers:
+            observer.arrive()
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add parameters to the base; they get an average of their own."""
@@ -354,6 +363,7 @@ class Anytime(Wrapper):
 
     def __getstate__(self) -> dict[str, Any]:
         self._current_observers()
+        self._arrive()
         return super().__getstate__()
 
     def _with_own_state(self, state_dict: dict[str, Any]) -> dict[str, Any]:
@@ -377,7 +387,7 @@ class Anytime(Wrapper):
         else:
             loaded = list(zip(self._params(), state_dict.get(AVERAGE, [])))
         # Uncast: torch would cast them to the dtype of the parameters.
-        self._averages = {p: started(p, average) for p, average in loaded if isinstance(average, Tensor)}
+        self._averages = {p: started(p, average, self.device) for p, average in loaded if isinstance(average, Tensor)}
         self._observers, self._unseen, self._room = [], [], 0
         # Only checkpoints have it in the group: between them the buffers have it.
         vector = self.param_groups[0].pop(BUFFERS, None)

@@ -27,6 +27,7 @@ class WeightAverage:
         tensors: the parameters (floating buffers too, if you like).
         memory: "anytime", "poly:8", "ema:0.999", "uniform", or a `Memory`.
         every: update the average at every so many steps; the statistics see every loss.
+        device: where the average is kept, such as "cpu" (None: where the tensors are).
 
     >>> weights = torch.zeros(1)
     >>> mean = WeightAverage([weights], "uniform", every=1)
@@ -40,8 +41,17 @@ class WeightAverage:
     tensor([4.])
     """
 
-    def __init__(self, tensors: Iterable[Tensor], memory: str | Memory = "anytime", *, every: int = 10) -> None:
+    def __init__(
+        self,
+        tensors: Iterable[Tensor],
+        memory: str | Memory = "anytime",
+        *,
+        every: int = 10,
+        device: torch.device | str | None = None,
+    ) -> None:
         check_every(every)
+        self.device = None if device is None else torch.device(device)
+        self._transfer: Transfer | None = None
         self.tensors: Sequence[Tensor] = list(tensors)
         self.memory = find_memory(memory)
         self.every = every
@@ -97,19 +107,33 @@ class WeightAverage:
             share = scalar_on(sound.device, share)
             share = torch.where(sound, share, torch.zeros_like(share))
             after = _choose(sound, after, left_out)
-        pairs = [(self.averages[x], x) for x in self.tensors if x in self.averages]
-        move([average for average, _ in pairs], [x for _, x in pairs], share, sound)
+        self.arrive()
+        tensors = [x for x in self.tensors if x in self.averages]
+        away = [x for x in tensors if is_elsewhere(x, self.device)]
+        if away:
+            self._transfer = Transfer(away, share, sound, self.device)
+            tensors = [x for x in tensors if not is_elsewhere(x, self.device)]
+        move([self.averages[x] for x in tensors], tensors, share, sound)
         self.state = after
         return share
+
+    def arrive(self) -> None:
+        """Let the weights that are on their way to the device of the average enter it."""
+        transfer, self._transfer = self._transfer, None
+        if transfer is not None:
+            transfer.finish(self.averages)
 
     def prepare(self) -> None:
         """Start an average for tensors that have none and are trained: it is what they are now."""
         for x in self.tensors:
             if x not in self.averages and (x.requires_grad or not isinstance(x, torch.nn.Parameter)):
-                self.averages[x] = started(x)
+                self.averages[x] = started(x, device=self.device)
+            elif x in self.averages and is_elsewhere(self.averages[x], self.device):  # a framework has moved it
+                self.averages[x] = self.averages[x].to(self.device)
 
     def values(self) -> list[tuple[Tensor, Tensor]]:
         """The tensors, and for each the average as of now: as if it had been updated with the last step."""
+        self.arrive()
         pairs = [(x, self.averages[x]) for x in self.tensors if x in self.averages]
         share = self.share()
         return [(x, averaged_now(average, x, share)) for x, average in pairs]
@@ -128,13 +152,15 @@ class WeightAverage:
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint needs."""
+        self.arrive()
         averages = [self.averages.get(x) for x in self.tensors]
         return {"state": pack(self.state), "averages": [None if x is None else x.clone() for x in averages]}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue from a checkpoint."""
         pairs = list(zip(self.tensors, state_dict["averages"], strict=True))
-        self.averages = {x: started(x, average) for x, average in pairs if average is not None}
+        self.averages = {x: started(x, average, self.device) for x, average in pairs if average is not None}
+        self._transfer = None
         self.load(state_dict["state"])
 
     def load(self, vector: Tensor) -> None:
@@ -150,6 +176,39 @@ class WeightAverage:
         """Move the state to the device of the loss."""
         if self._device() != loss.device:
             self.state = AverageState(*(scalar_on(loss.device, x) for x in self.state))
+
+
+class Transfer:
+    """Copies of weights on their way to the device of their average; nothing waits for them before they are used.
+
+    From an accelerator to the host they go through pinned memory, as ``non_blocking`` needs it.
+    """
+
+    def __init__(self, tensors: list[Tensor], share: Number, sound: bool | Tensor, device: torch.device | None) -> None:
+        self.tensors, self.event = tensors, None
+        accelerator = torch.accelerator.current_accelerator()
+        pinned = accelerator is not None and tensors[0].device.type == accelerator.type
+        self.copies = [torch.empty_like(x, device=device, pin_memory=pinned, requires_grad=False) for x in tensors]
+        for copied, x in zip(self.copies, tensors):
+            copied.copy_(x.detach(), non_blocking=True)
+        self.share, self.sound = (
+            x.to(device, non_blocking=True) if isinstance(x, Tensor) else x for x in (share, sound)
+        )
+        if pinned:
+            self.event = torch.get_device_module(tensors[0].device).Event()
+            self.event.record()
+
+    def finish(self, averages: dict[Tensor, Tensor]) -> None:
+        """Let the copies enter the averages."""
+        if self.event is not None:
+            self.event.synchronize()
+        pairs = [(averages[x], copied) for x, copied in zip(self.tensors, self.copies) if x in averages]
+        move([average for average, _ in pairs], [copied for _, copied in pairs], self.share, self.sound)
+
+
+def is_elsewhere(x: Tensor, device: torch.device | None) -> bool:
+    """Whether a tensor is on another device than its average is to be."""
+    return device is not None and x.device.type != device.type
 
 
 def check_every(every: Any) -> None:
@@ -175,8 +234,10 @@ def unpack(vector: Tensor) -> AverageState:
     return AverageState(*(vector.tolist() if vector.is_cpu else vector.to(widest_float(vector.device)).unbind()))
 
 
-def started(x: Tensor, like: Tensor | None = None) -> Tensor:
+def started(x: Tensor, like: Tensor | None = None, device: torch.device | None = None) -> Tensor:
     """A new average of a tensor, from its present value or from that of a checkpoint: of at least float32.
+
+    Its device is that of the tensor, if no other is asked for. There a part of a sharded tensor has no place.
 
     >>> started(torch.ones(2, dtype=torch.bfloat16)).dtype
     torch.float32
@@ -188,7 +249,11 @@ def started(x: Tensor, like: Tensor | None = None) -> Tensor:
             f"the checkpoint's average has the shape {tuple(value.shape)}, the parameter {tuple(x.shape)}: it is of "
             "another model; start without it instead"
         )
-    return value.to(x.device, dtype, copy=True)
+    if is_elsewhere(x, device) and hasattr(x, "to_local"):
+        raise ValueError(
+            f"device={str(device)!r} is for whole parameters, but this one is sharded over ranks; leave device out"
+        )
+    return value.to(x.device if device is None else device, dtype, copy=True)
 
 
 def are_finite(tensors: Iterable[Tensor]) -> bool | Tensor:
@@ -238,9 +303,9 @@ def averaged_now(average: Tensor, x: Tensor, share: Number) -> Tensor:
     average = _local(average)
     if not isinstance(share, Tensor) and not share:
         return average
-    now = average.clone()
+    now = average.to(_local(x).device, copy=True)
     move([now], [x], share, True)
-    return torch.where(now.isfinite().all(), now, average)
+    return torch.where(now.isfinite().all(), now, average.to(now.device))
 
 
 @contextmanager
