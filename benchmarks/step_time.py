@@ -190,8 +190,9 @@ def tables(measured: dict[str, dict[str, dict[str, float]]], shapes: dict[str, S
     """The ratios and the memory, as Markdown."""
 
     def heading(name: str) -> str:
-        millions = sum(math.prod(shape) for shape in shapes[name]) / 1e6
-        return f"{name} ({millions:.1f} M, {len(shapes[name])} tensors)"
+        count, tensors = sum(math.prod(shape) for shape in shapes[name]), len(shapes[name])
+        amount = f"{count / 1e6:.1f} M" if count >= 1e5 else f"{count / 1e3:.1f} k"
+        return f"{name} ({amount}, {tensors} tensor{'s' * (tensors > 1)})"
 
     header = ["optimizer", *map(heading, measured)]
     names = list(next(iter(measured.values())))
@@ -226,7 +227,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, help="default 101 (50m: 31), quick 11")
     parser.add_argument("--threads", type=int, help="default: torch's own choice")
     parser.add_argument("--clock", choices=("wall", "cpu"), default="wall", help="cpu needs --threads 1")
-    parser.add_argument("--save", action="store_true", help="write benchmarks/results/step_time.{json,md}")
+    parser.add_argument("--save", action="store_true", help="write benchmarks/results/NAME.{json,md}")
+    parser.add_argument("--name", default="step_time", help="the NAME of what is saved (default: step_time)")
     args = parser.parse_args()
     if args.threads:
         torch.set_num_threads(args.threads)
@@ -251,7 +253,7 @@ def main() -> None:
     text = tables(measured, shapes, facts)
     print(f"\n{text}")
     if args.save:
-        save("step_time", facts, measured, text)
+        save(args.name, facts, measured, text)
 
 
 if __name__ == "__main__":

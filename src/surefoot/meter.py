@@ -111,7 +111,9 @@ class Meter:
             multiplier = weight
             if self.gain is not None and usable is not False:
                 multiplier, power = self._bounded(weight, power, stats.count, usable)
-            assessment = Assessment(stats, signed, z, tilt, weight, accepted, usable, multiplier, power)
+            values = (stats, signed, z, tilt, weight, accepted, usable, multiplier, power)
+            # On the host without the call of the constructor, which shows in the steps of tiny models.
+            assessment = Assessment(*values) if on_device else tuple.__new__(Assessment, values)
         else:
             assessment = Assessment(stats, signed, *stats[5:], False, False, power=power)
         if self.nonfinite == "raise" and not assessment.usable:

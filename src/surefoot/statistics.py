@@ -49,11 +49,11 @@ class LossStats(NamedTuple):
         mean = self.mean + share * distance
         if isinstance(mean, Tensor):
             std = (1 - share).clamp(min=0).sqrt() * torch.hypot(self.std, share.sqrt() * distance)
-            best = torch.minimum(self.best, mean)
-        else:
-            std = math.sqrt(max(1 - share, 0.0)) * math.hypot(self.std, math.sqrt(share) * distance)
-            best = min(self.best, mean)
-        return LossStats(count, mean, std, best, self.skipped, *(given or self[5:]))
+            return LossStats(count, mean, std, torch.minimum(self.best, mean), self.skipped, *(given or self[5:]))
+        std = math.sqrt(max(1 - share, 0.0)) * math.hypot(self.std, math.sqrt(share) * distance)
+        best = min(self.best, mean)
+        # Without the call of the constructor, which shows in the steps of tiny models.
+        return tuple.__new__(LossStats, (count, mean, std, best, self.skipped, *(given or self[5:])))
 
     def with_sample(self, sample: LossSample, beta: float) -> LossStats:
         """Add several losses as one step: their mean moves the mean, and their spread about it enters the std.

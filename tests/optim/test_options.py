@@ -164,3 +164,19 @@ def test_what_the_fused_kernel_cannot_take(param: Tensor) -> None:
 def test_an_engine_without_fused_kernel() -> None:
     with pytest.raises(ValueError, match="fused=True is not available for the nadam engine"):
         NAdamUCB([{"params": [torch.zeros(1)], "fused": True}])
+
+
+@pytest.mark.parametrize(("name", "pair"), [("betas", [0.9, 0.999]), ("gain", [0.3, 1.5])])
+def test_a_list_that_is_changed_in_place_later_changes_nothing(name: str, pair: list[float]) -> None:
+    p = Parameter(torch.zeros(1))
+    p.grad = torch.ones(1)
+    optimizer = AdamUCB([p], **{name: pair})
+    kept = tuple(pair)
+    optimizer.step(loss=1.0)
+    pair[0] = 2.0
+    assert optimizer.param_groups[0][name] == kept
+    optimizer.param_groups[0][name] = later = list(kept)
+    optimizer.step(loss=1.5)
+    later[0] = 2.0
+    optimizer.step(loss=1.2)
+    assert optimizer.param_groups[0][name] == kept

@@ -23,6 +23,8 @@ from surefoot.statistics import LossStats, no_statistics, unpack, widest_float
 
 #: The largest values that a run can reach, by the name of a scalar: no weight exceeds the largest loss.
 _LARGEST = {"weight_mean": MAX_LOSS, "weight_power": MAX_LOSS**2, "mu_product": 1.0}
+#: Beyond this a float64 cannot count.
+_MAX_COUNT = 2.0**53
 #: Rounding, also to single precision.
 _SLACK = 1.01
 
@@ -111,7 +113,7 @@ def checked(seen: Any, whose: str = "") -> Tensor:
         return seen
     stats, most = unpack(seen.reshape(-1)), MAX_LOSS * _SLACK
     fits = {
-        "count": 0 <= stats.count < math.inf,
+        "count": 0 <= stats.count <= _MAX_COUNT and stats.count % 1 == 0,
         "mean": abs(stats.mean) <= most,
         "std": 0 <= stats.std <= most,
         "best": abs(stats.best) <= most or (stats.count == 0 and stats.best == math.inf),

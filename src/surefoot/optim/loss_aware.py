@@ -32,7 +32,7 @@ from surefoot.optim.options import (
     check_new_group,
     check_params,
     settle_decay,
-    with_fixed_betas,
+    with_fixed_pairs,
 )
 from surefoot.optim.published import published_step
 from surefoot.optim.state import make_buckets, prepare, state_names, unshare_scalars
@@ -48,10 +48,7 @@ def with_grad_mode(step: Callable[..., Any]) -> Callable[..., Any]:
     """Run a step without gradients, or with them for ``differentiable=True``; in a graph by torch's own decorator."""
     in_graph = _use_grad_for_differentiable(step)
 
-    @functools.wraps(step)
-    def run(self: LossAware, *args: Any, **options: Any) -> Any:
-        if torch.compiler.is_compiling():
-            return in_graph(self, *args, **options)
+    def eagerly(self: LossAware, *args: Any, **options: Any) -> Any:
         before = torch.is_grad_enabled()
         torch._C._set_grad_enabled(self.defaults["differentiable"])
         try:
@@ -59,6 +56,11 @@ def with_grad_mode(step: Callable[..., Any]) -> Callable[..., Any]:
         finally:
             torch._C._set_grad_enabled(before)
 
+    @functools.wraps(step)
+    def run(self: LossAware, *args: Any, **options: Any) -> Any:
+        return (in_graph if torch.compiler.is_compiling() else eagerly)(self, *args, **options)
+
+    run.eagerly = eagerly  # type: ignore[attr-defined]
     return run
 
 
@@ -82,7 +84,7 @@ class LossAware(TakesLoss):
         check_new_group(defaults, self.engine, self.rule)
         self.process_group = process_group
         self._start_without_caches()
-        super().__init__(params, with_fixed_betas(defaults))
+        super().__init__(params, with_fixed_pairs(defaults))
 
     def _start_without_caches(self) -> None:
         """Set up what is only remembered between steps and never saved."""
@@ -95,7 +97,7 @@ class LossAware(TakesLoss):
         """Add parameters; a group that is added later starts from the statistics of the first."""
         check_new_group({**self.defaults, **param_group}, self.engine, self.rule)
         super().add_param_group(param_group)
-        group = with_fixed_betas(self.param_groups[-1])
+        group = with_fixed_pairs(self.param_groups[-1])
         settle_decay(group, self.param_groups[:-1], type(self).__name__)
         if "seen" not in group:
             first = self.param_groups[0]
@@ -106,7 +108,7 @@ class LossAware(TakesLoss):
     @staticmethod
     def profile_hook_step(func: Callable[..., Any]) -> Callable[..., Any]:
         """Wrap ``step`` as torch does, for hooks and profilers, unless there are none: in tiny models that is slow."""
-        observed = Optimizer.profile_hook_step(func)
+        observed, eagerly = Optimizer.profile_hook_step(func), getattr(func, "eagerly", func)
 
         @functools.wraps(func)
         def step(self: LossAware, *args: Any, **options: Any) -> Any:
@@ -119,7 +121,7 @@ class LossAware(TakesLoss):
                 or _global_optimizer_post_hooks
             ):
                 return observed(self, *args, **options)
-            return func(self, *args, **options)
+            return eagerly(self, *args, **options)
 
         return step
 
@@ -153,7 +155,8 @@ class LossAware(TakesLoss):
         for index, meter in enumerate(meters):
             assessments.append(self._assess(index, meter, loss, sound))
 
-        for index, (meter, assessment, proceed) in enumerate(zip(meters, assessments, decide(assessments))):
+        decisions = decide(assessments) if len(assessments) > 1 else [assessments[0].usable]
+        for index, (meter, assessment, proceed) in enumerate(zip(meters, assessments, decisions)):
             if proceed is not False:
                 assessment = self._update(index, meter, cached[index], assessment, proceed)
             self._write_stats(index, meter.remember(assessment, proceed), assessment.power)
@@ -174,7 +177,7 @@ class LossAware(TakesLoss):
                 or checked.rule is not self.rule
                 or not all(map(operator.is_, checked.read(group), checked.values))
             ):
-                check_group(with_fixed_betas(group), self.engine, self.rule)
+                check_group(with_fixed_pairs(group), self.engine, self.rule)
                 meter = self._make_meter(index, group)
                 checked = self._checked[index] = _CheckedOptions(group, self.rule, meter)
             meters.append(checked.meter)

@@ -229,10 +229,11 @@ def _check_number(label: str, value: Any) -> None:
         raise ValueError(f"Invalid {label}: {value!r}; it must be a number, not {type(value).__name__}") from error
 
 
-def with_fixed_betas(group: Group) -> Group:
-    """The group with its betas as a tuple: entries of a list could be replaced between steps, which nothing notices."""
-    if isinstance(group.get("betas"), list):
-        group["betas"] = tuple(group["betas"])
+def with_fixed_pairs(group: Group) -> Group:
+    """The group with betas and gain as tuples: entries of a list could be replaced between steps, unnoticed."""
+    for name in ("betas", "gain"):
+        if isinstance(group.get(name), list):
+            group[name] = tuple(group[name])
     return group
 
 

@@ -4,7 +4,7 @@ It differs from Surefoot's defaults in five places: no bounds on the weights, th
 spread, CB's first weight is ``eta * loss``, one noise draw per tensor, and eps is added before bias correction.
 
 The text of the paper differs from the code in two places. Algorithm 2 adds eps to the bias correction of the loss
-statistics, so that the second loss already has a spread of ``1e-4 * loss``; the code does not, and neither does
+statistics, so that the second loss already has a spread of ``3e-4 * loss``; the code does not, and neither does
 Surefoot. And it adds eps after the bias correction of the squared gradients, as Surefoot does.
 """
 

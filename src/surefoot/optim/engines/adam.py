@@ -64,7 +64,7 @@ class Adam(Engine):
         spread = correction * math.sqrt(power)
         # The kernel computes the gains as 1 - decay and holds lr and eps as float32: both fail for weights near zero.
         # And it cannot keep AMSGrad's maximum in units of the weight.
-        is_precise = kernel_is_precise_enough(min(gain1, gain2), bucket.params[0].device)
+        is_precise = kernel_is_precise_enough(min(gain1, gain2), bucket.params[0].is_cpu)
         is_precise = is_precise and not 0 < decay1 < MIN_KERNEL_DECAY
         fits = is_precise and max(step_size, group["eps"]) <= MAX_KERNEL_SCALE * spread
         if bucket.path == "fused" and fits and not group["amsgrad"]:
@@ -135,7 +135,7 @@ def _fused(
         bucket.state[0],
         bucket.state[1],
         [],
-        [_no_bias_correction_step(bucket.params[0].device)] * len(bucket.params),
+        [_no_bias_correction_step(bucket.params[0])] * len(bucket.params),
         lr=scaled_lr,
         beta1=decays[0],
         beta2=decays[1],
@@ -171,11 +171,13 @@ def _fused_on_device(bucket: Bucket, group: Group, h: Tensors, proceed: Tensor) 
     )
 
 
-_STEPS: dict[torch.device, Tensor] = {}
+#: By device; the CPU is None, because to ask a tensor for its device takes longer than to ask whether it is there.
+_STEPS: dict[torch.device | None, Tensor] = {}
 
 
-def _no_bias_correction_step(device: torch.device) -> Tensor:
-    """A step count so large that the kernel's own bias correction is exactly 1."""
+def _no_bias_correction_step(p: Tensor) -> Tensor:
+    """A step count so large that the kernel's own bias correction is exactly 1, on the device of a parameter."""
+    device = None if p.is_cpu else p.device
     if device not in _STEPS:
-        _STEPS[device] = torch.full((), 1e30, dtype=torch.float32, device=device)
+        _STEPS[device] = torch.full((), 1e30, dtype=torch.float32, device=p.device)
     return _STEPS[device]

@@ -152,15 +152,15 @@ def next_step(bucket: Bucket, proceed: bool | Tensor) -> Number:
     return count
 
 
-def kernel_is_precise_enough(gain: float, device: torch.device) -> bool:
+def kernel_is_precise_enough(gain: float, on_cpu: bool) -> bool:
     """Whether 1 - decay is precise enough: the kernel is given the decay only.
 
     On the CPU the kernel computes it in double precision, elsewhere in float32, where it soon is only rounding error.
 
-    >>> kernel_is_precise_enough(1e-6, torch.device("cpu")), kernel_is_precise_enough(1e-6, torch.device("cuda"))
+    >>> kernel_is_precise_enough(1e-6, on_cpu=True), kernel_is_precise_enough(1e-6, on_cpu=False)
     (True, False)
     """
-    return gain > (1e-9 if device.type == "cpu" else 1e-4)
+    return gain > (1e-9 if on_cpu else 1e-4)
 
 
 def update_weight_moment(moment: Scalar, size: float, beta: float) -> tuple[float, float, float]:

@@ -62,7 +62,7 @@ class Momentum(Engine):
         mean, decay, gain = update_weight_moment(bucket.scalars["weight_mean"], abs(weight), beta)
         step_size = lr * mean / (1 - beta**t)
         decay_decoupled(bucket, group, lr, True, ops)
-        if bucket.path == "fused" and kernel_is_precise_enough(gain, bucket.params[0].device) and not group["nesterov"]:
+        if bucket.path == "fused" and kernel_is_precise_enough(gain, bucket.params[0].is_cpu) and not group["nesterov"]:
             _fused(bucket, group, step_size, decay, negative=weight < 0)
             return
         newest = -gain if weight < 0 else gain
