@@ -336,11 +336,11 @@ class Setup:
         folder = folder_of(self.options.out / under, config)
         return RunJob(index, config, folder, self.checked_source, contestant, start=start, jobs=self.options.jobs)
 
-    def command(self, name: str, seed: int, epochs: int, *more: str) -> str:
+    def command(self, name: str, seed: int, epochs: int | None, *more: str) -> str:
         """The command that computes the runs of a seed, and of the other seeds in one unbroken range with it.
 
         Args:
-            name: "compare" or "fork".
+            name: "compare", "fork" or "anytime", which has no number of epochs.
             more: Options of that command alone.
         """
         first = last = seed if seed in self.seeds else self.seeds[-1]  # others are added until all is decided

@@ -144,6 +144,17 @@ class Evidence:
             return None
         return _exp(float(_log_equal(np.array(self.differences), np.array(self.margins))[-1]))
 
+    def e_not_inferior(self, higher_is_better: bool = False) -> float:
+        """The e-value against "worse by the margin or more"; 0 without a margin.
+
+        >>> round(Evidence((0.1, -0.1, 0.2, 0.0, -0.2, 0.1), (3.0,) * 6).e_not_inferior())
+        44
+        """
+        if not self.margins or not self.n:
+            return 0.0
+        better = np.array(self.differences) * (1 if higher_is_better else -1)
+        return _exp(float(log_capital(np.array(self.margins) + better).positive[-1]))
+
     @property
     def margin(self) -> float | None:
         """The margin, on average over the pairs."""

@@ -345,6 +345,11 @@ def _compare(
     return comparisons
 
 
+def compare_after(pairs: Sequence[tuple[TaskGroup, int]], metric: str, margin: Margin) -> list[Comparison]:
+    """The comparisons of groups, each after its own number of epochs, with verdicts adjusted for all of them."""
+    return _with_verdicts([row for group, epoch in pairs for row in _compare(group, metric, None, epoch, margin)])
+
+
 def check_margin(given: MarginOption) -> None:
     """Refuse what is no margin, before hours of training."""
     for margin in given.values() if isinstance(given, Mapping) else [given]:

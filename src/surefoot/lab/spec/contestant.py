@@ -109,6 +109,15 @@ class Contestant:
         kwargs = {**self.kwargs, **options, **lab}
         return Contestant.create(None, self.given or self.class_path, kwargs, spec=spec)
 
+    def without_average(self) -> Contestant:
+        """The same optimizer whose trained weights are validated.
+
+        >>> Contestant.parse("adam:lr=0.1,average=poly:8").without_average().spec
+        'torch.optim.Adam:lr=0.1'
+        """
+        lab = {name: getattr(self, name) for name in ("schedule", "warmup") if getattr(self, name)}
+        return Contestant.create(None, self.given or self.class_path, {**self.kwargs, **lab})
+
     @property
     def cls(self) -> type[torch.optim.Optimizer]:
         return self.given or load_class(self.class_path)

@@ -162,7 +162,7 @@ class RunOptions:
         return words
 
     def command(
-        self, name: str, task: str, optimizers: Iterable[str], seeds: range, epochs: int, *more: str
+        self, name: str, task: str, optimizers: Iterable[str], seeds: range, epochs: int | None, *more: str
     ) -> list[str]:
         """The words of a command with these options.
 
@@ -172,7 +172,8 @@ class RunOptions:
         """
         contestants = [word for spec in optimizers for word in ("-o", spec)]
         size = ["--seeds", str(len(seeds)), *(["--first-seed", str(seeds[0])] if seeds[0] else [])]
-        return ["surefoot", name, task, *more, *contestants, *size, "--epochs", str(epochs), *self.flags()]
+        length = [] if epochs is None else ["--epochs", str(epochs)]
+        return ["surefoot", name, task, *more, *contestants, *size, *length, *self.flags()]
 
 
 def flags_of(options: type) -> dict[str, tuple[Any, Flag]]:

@@ -1,0 +1,168 @@
+"""`anytime`: is a contestant good at every moment? Against the best of its peers at several horizons."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from surefoot.lab.analyse.comparison import check_margin
+from surefoot.lab.analyse.groups import ContestantRuns, TaskGroup, value_at
+from surefoot.lab.analyse.horizons import HEAD, HorizonComparison, compare_at_horizons
+from surefoot.lab.analyse.stats import mean_std
+from surefoot.lab.analyse.verdicts import plus_minus
+from surefoot.lab.experiments import Setup, compute, prepare
+from surefoot.lab.report.tables import markdown_table, metric_name
+from surefoot.lab.run.pool import RunJob
+from surefoot.lab.spec.config import Purpose
+from surefoot.lab.spec.contestant import Contestant
+from surefoot.lab.spec.options import MOST_EPOCHS, check_count, shows_options
+from surefoot.lab.spec.schedules import depends_on_length
+from surefoot.lab.spec.task import Task
+from surefoot.lab.store import Run, is_recorded, read_run, write_atomic
+
+
+@dataclass(frozen=True)
+class HorizonResults:
+    """What `anytime` found.
+
+    Args:
+        groups: for each horizon the contestants with their runs.
+        margin: what counts as not inferior.
+        failures: what went wrong, by run folder.
+        command: what to type to get the same again.
+    """
+
+    groups: dict[int, TaskGroup]
+    margin: str
+    failures: dict[str, str]
+    command: str
+
+    def table(self, metric: str = "valid_loss", label: str = "") -> HorizonComparison:
+        """The first contestant, or the one with this label, against the best of the others at each horizon."""
+        return compare_at_horizons(self.groups, metric, self.margin, label)
+
+    def to_markdown(self, metric: str = "valid_loss") -> str:
+        """The table, the worst regret, the verdict, and how to get it again."""
+        table = self.table(metric)
+        means = [
+            [
+                contestant.label,
+                *(_mean(self.groups[epochs], contestant.label, metric, epochs) for epochs in self.groups),
+            ]
+            for contestant in next(iter(self.groups.values())).contestants
+        ]
+        return "\n".join(
+            [
+                f"{table.task}: {metric_name(metric)}, {table.label} against the best of its peers at each horizon\n",
+                markdown_table(HEAD, table.rows()),
+                f"worst regret: {table.worst_regret}, after {table.worst.epochs} epochs\n",
+                f"{table.verdict}\n",
+                markdown_table([f"mean {metric_name(metric)} after epochs", *map(str, self.groups)], means),
+                f"```\n{self.command}\n```\n",
+            ]
+        )
+
+    def write(self, path: Path) -> None:
+        """Write that as a Markdown file."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(path, self.to_markdown().encode())
+
+
+def _mean(group: TaskGroup, label: str, metric: str, epochs: int) -> str:
+    contestant = next(entry for entry in group.contestants if entry.label == label)
+    values = [value for run in contestant.runs if (value := value_at(run, metric, epochs)) is not None]
+    sample = mean_std(values)
+    return plus_minus(sample.mean, sample.std)
+
+
+@shows_options
+def anytime(
+    task: str | Task,
+    optimizers: Sequence[str | Contestant | type[torch.optim.Optimizer]],
+    *,
+    horizons: Sequence[int] = (1, 2, 4, 8, 16),
+    seeds: int | Sequence[int] = 6,
+    margin: float | str = "1%",
+    purpose: str = "report",
+    **options: Any,
+) -> HorizonResults:
+    """Compare the first optimizer with the best of the others after each number of epochs.
+
+    An optimizer with a schedule that depends on the length of the run is trained once per horizon, every other one
+    once, and all averages of one base ride on one training run. At each horizon the best peer is chosen on the same
+    seeds, which makes the comparison hard on the first optimizer.
+
+    Args:
+        task: A name, a file, an import path or a Task.
+        optimizers: Contestants; the first one is compared with the best of the others.
+        horizons: Numbers of epochs.
+        seeds: How many seeds (0, 1, ...), or which; six are the fewest that can support a claim.
+        margin: What counts as not inferior: a number, or a share of the best peer's value such as "1%".
+        purpose: "report", or "tune" for runs that only choose a setting.
+        options: The fields of `RunOptions`.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as out:
+    ...     asked = {"horizons": [1, 2], "seeds": 2, "out": out, "progress": False}
+    ...     results = anytime("digits-lr", ["adam:average=anytime", "adam", "adam:schedule=cosine"], **asked)
+    >>> [row.epochs for row in results.table().horizons]
+    [1, 2]
+    """
+    check_margin(margin)
+    lengths = sorted(set(horizons))
+    if not lengths:
+        raise ValueError("horizons must be numbers of epochs, such as 1,2,4,8,16")
+    for epochs in lengths:
+        check_count("a horizon", epochs, MOST_EPOCHS)
+    setup = prepare(task, optimizers, seeds=seeds, epochs=lengths[-1], **options)
+    if len(setup.contestants) < 2:
+        raise ValueError("there is no peer to compare with; give at least two optimizers, the first one is compared")
+    more = ["--horizons", ",".join(map(str, lengths)), "--margin", str(margin)]
+    command = setup.command("anytime", setup.seeds[0], None, *more)
+    jobs: list[RunJob] = []
+    for seed in setup.seeds:
+        for position, carrier in enumerate(carriers(setup.contestants)):
+            for epochs in lengths if depends_on_length(carrier.schedule) else lengths[-1:]:
+                recorded = command if purpose == Purpose.RESULT else ""
+                config = setup.config(carrier, seed, epochs, purpose=purpose, position=position, command=recorded)
+                jobs.append(setup.job(len(jobs), config, carrier))
+    failures = compute(setup, jobs)
+    groups = _groups(setup, lengths, jobs, purpose)
+    return HorizonResults(groups, str(margin), {str(jobs[k].folder): text for k, text in failures.items()}, command)
+
+
+def carriers(contestants: Sequence[Contestant]) -> list[Contestant]:
+    """The runs to be trained: the averages of one base ride on one of them.
+
+    >>> specs = ["adam:average=anytime", "sgd", "adam:average=poly:8", "adam"]
+    >>> [(carrier.label, carrier.riders) for carrier in carriers([Contestant.parse(spec) for spec in specs])]
+    [('Adam', ('anytime', 'poly:8')), ('SGD', ())]
+    """
+    bases: dict[str, tuple[Contestant, list[str]]] = {}
+    for contestant in contestants:
+        base = contestant.without_average()
+        _, averages = bases.setdefault(base.spec if base.given is None else base.label, (base, []))
+        averages += [contestant.average] if contestant.average else []
+    return [replace(base, riders=tuple(sorted(averages))) for base, averages in bases.values()]
+
+
+def _groups(setup: Setup, lengths: Sequence[int], jobs: Sequence[RunJob], purpose: str) -> dict[int, TaskGroup]:
+    """For each horizon every contestant with its runs."""
+    runs: dict[str, Run] = {}
+    for job in jobs:
+        if is_recorded(job.folder):
+            run = read_run(job.folder)
+            runs |= {part.config.key: part for part in (run.without_riders(), *run.riders())}
+    groups = {}
+    for epochs in lengths:
+        entries = []
+        for contestant in setup.contestants:
+            configs = [setup.config(contestant, seed, epochs, purpose=purpose) for seed in setup.seeds]
+            own = [runs[config.key].cut_to(epochs) for config in configs if config.key in runs]
+            entries.append(ContestantRuns(contestant.label, configs[0].optimizer, tuple(own)))
+        groups[epochs] = TaskGroup(setup.task.name, setup.task_config, tuple(entries))
+    return groups

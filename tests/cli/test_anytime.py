@@ -1,0 +1,26 @@
+"""The command `surefoot anytime`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+from surefoot.cli import app
+
+WORDS = ["anytime", "digits-lr", "-o", "adam:average=anytime", "-o", "adam", "--seeds", "1", "--subset", "100", "-q"]
+
+
+def test_it_prints_and_writes_the_table(tmp_path: Path) -> None:
+    table = tmp_path / "new" / "table.md"
+    words = [*WORDS, "--horizons", "1,2", "--out", str(tmp_path / "runs"), "--table", str(table)]
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 0, result.output
+    assert "worst regret" in table.read_text()
+    assert "surefoot anytime digits-lr --horizons 1,2 --margin 1%" in result.output
+
+
+def test_horizons_that_are_no_numbers(tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, [*WORDS, "--horizons", "1;2", "--out", str(tmp_path)])
+    assert result.exit_code == 2
+    assert "--horizons must be numbers of epochs such as 1,2,4,8, not '1;2'" in result.output
