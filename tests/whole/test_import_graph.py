@@ -32,7 +32,7 @@ ROOMS = {
     "lab.run": ["lab.run"],
     "lab.analyse": ["lab.analyse"],
     "lab.report": ["lab.report"],
-    "lab.experiments": ["lab.experiments", "lab.results"],
+    "lab.experiments": ["lab.experiments", "lab.horizons", "lab.results"],
     "lab names": ["lab"],
     "lab.tune": ["lab.tune"],
     "paper": ["paper"],
