@@ -291,7 +291,9 @@ class TakesLoss(Optimizer):
     def _look_for_stale_loss(self) -> None:
         """Warn, once, of a loss that varied and then stopped between its extremes; a converged one is at an extreme."""
         history = self._recorded
-        if history.stale_was_said or not history.lowest < history.last < history.highest or self._is_plain():
+        near = 1e-3 * (history.highest - history.lowest)  # a converged loss may rest a rounding error above its lowest
+        is_inside = history.lowest + near < history.last < history.highest - near
+        if history.stale_was_said or not is_inside or self._is_plain():
             return
         history.stale_was_said = True
         warnings.warn(

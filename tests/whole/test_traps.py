@@ -244,6 +244,7 @@ CHANGING = {
     "converged": [1 + 2.0 ** -min(step, 23) for step in range(1100)],
     "at rest after 20 steps": [max(1 - step / 20, 0.0) for step in range(1100)],
     "oscillating to rest": [1 + abs(math.cos(step)) * max(1 - step / 200, 0.0) for step in range(1100)],
+    "at rest a rounding error above the lowest": [30.0, 20.0, 9e-14, 1.0] + [9e-13] * 1100,
     "stale for a while": [1.0 + step % 7 if step % 200 < 105 else 3.0 for step in range(1100)],
     "half precision": [torch.tensor(2 + 0.02 * math.sin(step)).bfloat16().item() for step in range(1100)],
 }
