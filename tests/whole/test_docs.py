@@ -165,6 +165,20 @@ def anchors(text: str) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
+WIDEST = 100
+WIDER_FOR_NOW = {"README.md", "docs/replication.md"}
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))], ids=name_of)
+def test_lines_are_short(page: Path) -> None:
+    """A source line has at most 100 characters: rows of tables, and links that cannot be broken, are exempt."""
+    if name_of(page) in WIDER_FOR_NOW:
+        pytest.skip("this page is being rewritten")
+    for number, line in enumerate(page.read_text().splitlines(), start=1):
+        cannot_be_broken = line.startswith("|") or re.fullmatch(r"\s*([-*] )?\S*\]\(\S+\)\S*", line)
+        assert len(line) <= WIDEST or cannot_be_broken, f"{name_of(page)}:{number} has {len(line)} characters"
+
+
 def test_step_times_in_the_readme_are_those_that_were_measured() -> None:
     measured = json.loads((ROOT / "benchmarks/results/step_time.json").read_text())["measured"]
     text = (ROOT / "README.md").read_text()
