@@ -1,4 +1,4 @@
-"""The built-in tasks: the paper's models on its data, and small relatives that need no download."""
+"""The built-in tasks: the paper's models on its data, small relatives that need no download, and a transformer."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from surefoot.lab.spec import datasets
 from surefoot.lab.spec.task import Task, TaskError
+from surefoot.lab.spec.text import Transformer, text_task
 
 DROPOUT = 0.5  # the only rate the paper uses
 
@@ -201,7 +202,10 @@ class CropAndFlip:
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a named task is made: its data, its model, whether that takes dropout, and how images reach it."""
+    """How a named task is made: its data, its model, whether that takes dropout, and how images reach it.
+
+    A task whose data are no images has a function that makes it.
+    """
 
     data: str
     model: Callable[..., nn.Module]
@@ -209,11 +213,13 @@ class Recipe:
     dropout: bool = True
     flat: bool = True
     augment: bool = False
+    batch_size: int = 128
+    make: Callable[[str, int], Task] | None = None
 
 
 #: The paper's L2 penalty, for these tasks; other tasks use what each optimizer's class says.
 PAPER_WEIGHT_DECAY = 1e-4
-#: The paper's models on its data, and small relatives for the 8x8 digits that need no download.
+#: The paper's models on its data, small relatives for the 8x8 digits that need no download, and a transformer.
 NAMED: Mapping[str, Recipe] = {
     "digits-lr": Recipe("digits", partial(LogisticRegression, 64), "logistic regression, 8x8 digits", dropout=False),
     "digits-mlp": Recipe("digits", partial(MLP, 64, 128), "MLP 64-128-128-10, 8x8 digits"),
@@ -233,6 +239,14 @@ NAMED: Mapping[str, Recipe] = {
         flat=False,
         augment=True,
     ),
+    "text-transformer": Recipe(
+        "text",
+        Transformer,
+        "transformer of two layers, the characters of Python's help texts",
+        dropout=False,
+        batch_size=32,
+        make=text_task,
+    ),
 }
 
 
@@ -241,7 +255,7 @@ def named_task(
     data_dir: str | os.PathLike[str] | None = None,
     *,
     dropout: bool = False,
-    batch_size: int = 128,
+    batch_size: int | None = None,
 ) -> Task:
     """Make one of the named tasks.
 
@@ -252,8 +266,8 @@ def named_task(
     Args:
         name: one of `NAMED`.
         data_dir: see `surefoot.lab.spec.datasets.load`.
-        dropout: with the paper's dropout of 0.5 (not for logistic regression).
-        batch_size: of training.
+        dropout: with the paper's dropout of 0.5 (not for logistic regression and the transformer).
+        batch_size: of training; None takes 128, and 32 for the transformer.
 
     >>> named_task("digits-mlp", dropout=True).settings
     {'dropout': True}
@@ -265,7 +279,10 @@ def named_task(
             "for another rate write a task of your own"
         )
     if dropout and not recipe.dropout:
-        raise TaskError(f"{name} has no hidden layer to drop out of; leave dropout out")
+        raise TaskError(f"{name} has no hidden layer with dropout; leave dropout out")
+    batch_size = recipe.batch_size if batch_size is None else batch_size
+    if recipe.make is not None:
+        return recipe.make(name, batch_size)
     loaded = datasets.load(recipe.data, data_dir)
     normalise = Normalise(*mean_and_std(loaded.train_x))
     train_x, valid_x = loaded.train_x, loaded.valid_x
