@@ -504,7 +504,7 @@ def test_weights_of_another_model_replace_the_average(other: float, monkeypatch:
             return (p.item() - other) / (10 - other)
 
     assert abs(left_of_the_old()) < 1e-3
-    monkeypatch.setattr(LossDriven, "forget", lambda self, before, after, exp: 1.0)
+    monkeypatch.setattr(LossDriven, "forget", lambda self, before, best, std, exp: 1.0)
     assert left_of_the_old() > 0.1
 
 

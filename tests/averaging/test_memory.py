@@ -15,7 +15,7 @@ from surefoot.averaging.weights import WeightAverage
 from surefoot.statistics import LossStats
 
 
-def weights(losses: Sequence[float], memory: str | Memory = "anytime", every: int = 1) -> list[float]:
+def weights(losses: Sequence[float], memory: str | Memory = "anytime", every: int | None = 1) -> list[float]:
     """How much the weights after each step count in the average after all of them: the tensor has a place for each."""
     x = torch.zeros(len(losses), dtype=torch.float64)
     average = WeightAverage([x], memory, every=every)
@@ -106,6 +106,20 @@ def test_between_two_updates_the_newest_weights_count_for_their_steps() -> None:
     assert weights([1.0] * 4, "uniform", every=10) == [0, 0, 0, 1]  # before the first update
 
 
+@pytest.mark.parametrize("memory", ["anytime", "poly:8", "ema:0.99", "uniform"])
+def test_left_to_itself_the_average_is_updated_often_at_first_and_then_at_every_twentieth_step(memory: str) -> None:
+    losses = [5.0 * 0.99**i for i in range(300)] + noise(1700, 0.2, 0.05)
+    all_steps, some = weights(losses, memory, every=1), weights(losses, memory, every=None)
+    assert sum(some) == pytest.approx(1)
+    age = [sum(w * (len(losses) - i) for i, w in enumerate(ws)) for ws in (all_steps, some)]
+    assert age[1] == pytest.approx(age[0], rel=0.1)
+    assert weights(losses[:50], memory, every=None) == pytest.approx(weights(losses[:50], memory, every=1))
+    entered = [i for i, w in enumerate(weights(losses, "uniform", every=None)) if w]
+    gaps = [b - a for a, b in pairwise(entered[:-1])]  # the last one counts for the steps since the last update
+    assert gaps == sorted(gaps)
+    assert (gaps[0], gaps[-1]) == (1, 20)
+
+
 # -- robustness ------------------------------------------------------------------------------------------------------
 
 
@@ -120,8 +134,8 @@ class WithoutRelaxation(LossDriven):
 
 
 class ForgetsOnlyFalls(LossDriven):
-    def forget(self, before, after, exp):  # type: ignore[no-untyped-def]
-        return super().forget(before, after, exp) if after.best <= before.best else 1.0
+    def forget(self, before, best, std, exp):  # type: ignore[no-untyped-def]
+        return super().forget(before, best, std, exp) if best <= before.best else 1.0
 
 
 class ByItsOwnStd(LossDriven):
@@ -181,7 +195,7 @@ def test_a_plateau_is_not_taken_for_a_rise() -> None:
 
 
 class NeverForgets(LossDriven):
-    def forget(self, before, after, exp):  # type: ignore[no-untyped-def]
+    def forget(self, before, best, std, exp):  # type: ignore[no-untyped-def]
         return 1.0
 
 

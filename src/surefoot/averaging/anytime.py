@@ -18,7 +18,7 @@ from surefoot.averaging.buffers import (
     belong_to_batch_norm,
     has_batch_norm,
 )
-from surefoot.averaging.memory import AverageState, LossDriven
+from surefoot.averaging.memory import EVERY, AverageState, LossDriven
 from surefoot.averaging.weights import WeightAverage, are_finite, check_every, pack, reshard, started, swapped, unpack
 from surefoot.losses import RecordedLosses, TakesLoss, maximizes
 from surefoot.optim import checkpoint
@@ -44,7 +44,8 @@ class Anytime(Wrapper):
         base: the optimizer that trains the weights; it takes the very steps that it would take alone.
         kappa: how far the loss has to fall, in units of its std, until older weights are forgotten.
         loss_beta: decay rate of the loss statistics.
-        every: update the average at every so many steps; the statistics see every loss.
+        every: update the average at every so many steps (None: at first at every step, and from the thousandth on at
+            every twentieth); the statistics see every loss.
         device: where the average is kept, such as "cpu" (None: with the parameters). Nothing waits for the copies.
         model: the model, whose floating buffers are then averaged too: batch norm needs that, or `update_bn`.
         process_group: where to average the loss (None: the default group when there is one, False: nowhere).
@@ -70,7 +71,7 @@ class Anytime(Wrapper):
         *,
         kappa: float = 0.2,
         loss_beta: float = 0.99,
-        every: int = 10,
+        every: int | None = None,
         device: torch.device | str | None = None,
         model: nn.Module | None = None,
         process_group: Any = None,
@@ -165,7 +166,7 @@ class Anytime(Wrapper):
             for loss in losses:
                 observer.observe(loss)
             group[NUMBERS] = self._numbers[index] = pack(observer.state)
-        self._room = min((self.every - observer.pending for observer in self._observers), default=0)
+        self._room = min((observer.room for observer in self._observers), default=0)
 
     def _let_averages_take_in_the_weights(self, loss: Number | None) -> None:
         """Update the averages if it is time, with weights whose own loss is known by now.
@@ -174,7 +175,7 @@ class Anytime(Wrapper):
         that; then the weights themselves are looked at.
         """
         for index, observer in enumerate(self._observers):
-            if observer.pending >= self.every:
+            if observer.room <= 0:
                 sound = are_finite(observer.tensors) if loss is None else observer.accepts(loss)
                 share = observer.commit(sound)
                 if index == 0 and self._buffers is not None:
@@ -316,7 +317,7 @@ class Anytime(Wrapper):
         for group in self.param_groups:
             numbers = dict(zip(AverageState._fields, group[NUMBERS].clone().unbind()))
             shown = {name: numbers[name] for name in ("mean", "std", "skipped")}
-            result.append({**shown, "span": numbers["total"] * self.every})
+            result.append({**shown, "span": numbers["total"] * (self.every or EVERY)})
         if isinstance(self.base, TakesLoss):
             result = [{**own, **base} for own, base in zip(result, self.base.confidence())]
         return result

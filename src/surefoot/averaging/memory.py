@@ -28,13 +28,17 @@ RISE = 2.0
 SLACK = 2.0
 #: Weights whose own loss is this many std above the mean are left out.
 SHOCK = 10.0
+#: Left to itself the average is updated at every so many steps in the end,
+EVERY = 20
+#: and before that the gap between two updates grows by one step after every so many.
+EARLY = 50
 
 
 @dataclass(frozen=True)
 class Memory:
     """Every step counts the same: the average of all weights so far; other memories are subclasses.
 
-    >>> Memory().forget(AverageState(), AverageState(), math.exp), Memory().trust(AverageState(), math.exp)
+    >>> Memory().forget(AverageState(), 0.0, 0.0, math.exp), Memory().trust(AverageState(), math.exp)
     (1.0, 1.0)
     """
 
@@ -49,8 +53,8 @@ class Memory:
         """The std that trust is measured by."""
         return after.std
 
-    def forget(self, before: Stats, after: Stats, exp: Exp) -> Number:
-        """The factor by which this step's loss makes older weights count less."""
+    def forget(self, before: Stats, best: Number, std: Number, exp: Exp) -> Number:
+        """The factor by which this step's loss makes older weights count less; ``best`` and ``std`` are after it."""
         return 1.0
 
     def accepts(self, stats: Stats, loss: Number) -> Any:
@@ -74,7 +78,7 @@ class LossDriven(Memory):
     A loss that explodes inflates its own std, and would look near to `best` in units of that. So trust is measured by a
     std that may double at once and then grows no faster than the memory of the loss.
 
-    >>> falling = LossDriven().forget(AverageState(5, 1.0, 0.1, 1.0), AverageState(6, 0.98, 0.1, 0.98), math.exp)
+    >>> falling = LossDriven(kappa=0.2).forget(AverageState(best=1.0), 0.98, 0.1, math.exp)
     >>> round(falling, 4), round(math.exp(-0.02 / (0.2 * 0.1)), 4)
     (0.3679, 0.3679)
     """
@@ -89,8 +93,8 @@ class LossDriven(Memory):
         limit = before.spread * growth + (1 - self.loss_beta) * self._rise(after) * after.std
         return _lower(after.std, limit + (before.spread == 0) * after.std)
 
-    def forget(self, before: Stats, after: Stats, exp: Exp) -> Number:
-        return exp(-abs(before.best - after.best) / self._unit(after.std))
+    def forget(self, before: Stats, best: Number, std: Number, exp: Exp) -> Number:
+        return exp(-abs(before.best - best) / self._unit(std))
 
     def trust(self, stats: AverageState, exp: Exp) -> Number:
         gap = abs(stats.mean - stats.best)  # infinite before the first loss, when best is
@@ -109,6 +113,17 @@ class LossDriven(Memory):
         return self.kappa * std + (std == 0)
 
 
+def gap_after(steps: Number, every: int | None) -> Number:
+    """After how many steps more the average is updated: ``every``, or by itself a number that grows to `EVERY`.
+
+    At first the average has few iterates, so none is left out; later those near each other say nearly the same.
+
+    >>> [gap_after(steps, None) for steps in (0, 49, 50, 950, 5000)], gap_after(0, 10)
+    ([1, 1, 2, 20, 20], 10)
+    """
+    return _lower(EVERY, 1 + steps // EARLY) if every is None else every
+
+
 def _lower(a: Number, b: Number) -> Number:
     """The lower of two numbers that are not negative, of any kind."""
     return (a <= b) * a + (a > b) * b
@@ -120,7 +135,7 @@ class Polynomial(Memory):
 
     power: float = 8.0
 
-    def forget(self, before: Stats, after: Stats, exp: Exp) -> Number:
+    def forget(self, before: Stats, best: Number, std: Number, exp: Exp) -> Number:
         return before.count / (before.count + self.power) if self.power else 1.0
 
 
@@ -130,7 +145,7 @@ class Exponential(Memory):
 
     decay: float = 0.999
 
-    def forget(self, before: Stats, after: Stats, exp: Exp) -> Number:
+    def forget(self, before: Stats, best: Number, std: Number, exp: Exp) -> Number:
         return self.decay
 
 
@@ -153,23 +168,30 @@ class AverageState(NamedTuple):
 
     def with_step(self, memory: Memory, after: Stats, exp: Exp) -> AverageState:
         """The state after one step more, whose loss has made the statistics what they are ``after`` it."""
+        count, mean, std = after[:3]
+        best = memory.best(self, after)
+        forget = self.forget * memory.forget(self, best, std, exp)
         spread = memory.spread(self, after)
-        after = after._replace(best=memory.best(self, after))
-        forget = self.forget * memory.forget(self, after, exp)
-        return AverageState(
-            *(after.count, after.mean, after.std, after.best),
-            *(self.skipped, self.total, forget, self.pending + 1, spread),
-        )
+        return AverageState(count, mean, std, best, self.skipped, self.total, forget, self.pending + 1, spread)
 
-    def with_update(self, memory: Memory, every: int, exp: Exp) -> tuple[Number, AverageState]:
+    def is_due(self, every: int | None) -> Any:
+        """Whether the newest weights are to enter the average.
+
+        >>> [AverageState(count=n + 3, pending=3).is_due(every=None) for n in (0, 100, 150, 10_000)]
+        [True, True, False, False]
+        """
+        return self.pending >= gap_after(self.count + self.skipped - self.pending, every)
+
+    def with_update(self, memory: Memory, every: int | None, exp: Exp) -> tuple[Number, AverageState]:
         """The share of the newest weights in the average, and the state after that update.
 
-        Weights that stand for fewer steps than ``every`` count less by that.
+        Weights that stand for fewer steps than ``every`` (None: `EVERY`) count less by that.
 
         >>> share, state = AverageState(total=3.0, pending=10).with_update(Memory(), 10, math.exp)
         >>> share, state.total, state.pending
         (0.25, 4.0, 0.0)
         """
+        every = EVERY if every is None else every
         steps = 1 - (every - self.pending) * (self.pending < every) / every
         weight = memory.trust(self, exp) * steps
         total = self.total * self.forget + weight

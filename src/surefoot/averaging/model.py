@@ -23,7 +23,8 @@ class AnytimeModel(AveragedModel):
         model: the model; it is copied.
         device: where the copy is.
         memory: "anytime", "poly:8", "ema:0.999", "uniform", or a `Memory`.
-        every: update the average at every so many steps; the statistics see every loss.
+        every: update the average at every so many steps (None: at first at every step, and from the thousandth on at
+            every twentieth); the statistics see every loss.
         use_buffers: average the floating buffers too. If not, they are those of the model at the last update.
 
     >>> model = nn.Linear(3, 1)
@@ -45,7 +46,7 @@ class AnytimeModel(AveragedModel):
         device: int | torch.device | str | None = None,
         *,
         memory: str | Memory = "anytime",
-        every: int = 10,
+        every: int | None = None,
         use_buffers: bool = True,
     ) -> None:
         super().__init__(model, None if device is None else torch.device(device), use_buffers=use_buffers)
@@ -76,7 +77,7 @@ class AnytimeModel(AveragedModel):
         average = self._average
         average.observe(loss.item() if isinstance(loss, Tensor) and loss.is_cpu else loss)
         self.n_averaged += 1
-        is_due = average.pending >= average.every
+        is_due = average.room <= 0
         if self._has_begun and not is_due:
             return
         theirs = [new.to(mine.device) for mine, new in zip(ours, theirs)]

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from surefoot.averaging.memory import AverageState, Memory, Number, find_memory
+from surefoot.averaging.memory import AverageState, Memory, Number, find_memory, gap_after
 from surefoot.losses import as_scalar
 from surefoot.meter import is_sound
 from surefoot.statistics import LossStats, scalar_on, widest_float
@@ -26,7 +26,8 @@ class WeightAverage:
     Args:
         tensors: the parameters (floating buffers too, if you like).
         memory: "anytime", "poly:8", "ema:0.999", "uniform", or a `Memory`.
-        every: update the average at every so many steps; the statistics see every loss.
+        every: update the average at every so many steps (None: at first at every step, and from the thousandth on at
+            every twentieth); the statistics see every loss.
         device: where the average is kept, such as "cpu" (None: where the tensors are).
 
     >>> weights = torch.zeros(1)
@@ -46,7 +47,7 @@ class WeightAverage:
         tensors: Iterable[Tensor],
         memory: str | Memory = "anytime",
         *,
-        every: int = 10,
+        every: int | None = None,
         device: torch.device | str | None = None,
     ) -> None:
         check_every(every)
@@ -58,8 +59,8 @@ class WeightAverage:
         self.maximize = False
         self.averages: dict[Tensor, Tensor] = {}
         self.state = AverageState()
-        #: Steps since the last update; the state has them too, but there only the device may know.
-        self.pending = 0
+        #: Steps since the last update, and all before it; the state has them too, but there only the device may know.
+        self.pending = self.before = 0
 
     def update(self, loss: Any) -> None:
         """Take notice of a step: its loss enters the statistics, and if it is time the tensors enter the average."""
@@ -67,8 +68,13 @@ class WeightAverage:
             self.prepare()
         loss = as_scalar(loss, owner="WeightAverage")
         self.observe(loss.item() if isinstance(loss, Tensor) and loss.is_cpu else loss)
-        if self.pending >= self.every:
+        if self.room <= 0:
             self.commit(are_finite(self.tensors))
+
+    @property
+    def room(self) -> int:
+        """How many steps may pass until the next update."""
+        return gap_after(self.before, self.every) - self.pending
 
     def observe(self, loss: Number) -> None:
         """Add the loss of a step to the statistics; one that is not finite is counted and left out."""
@@ -96,7 +102,7 @@ class WeightAverage:
 
         If they are not, this update is left out, on the host as on a device, where nobody can try again at once.
         """
-        self.pending = 0
+        self.before, self.pending = self.before + self.pending, 0
         left_out = self.state._replace(pending=self.state.pending * 0)
         if sound is False:
             self.state = left_out
@@ -166,7 +172,9 @@ class WeightAverage:
     def load(self, vector: Tensor) -> None:
         """Continue from the numbers of a state."""
         self.state = unpack(vector)
-        self.pending = int(self.state.pending)  # once, not at every step
+        # Once, not at every step.
+        self.pending = int(self.state.pending)
+        self.before = int(self.state.count + self.state.skipped) - self.pending
 
     def _device(self) -> torch.device | None:
         """Where the state is; None if it is on the host."""
@@ -213,8 +221,8 @@ def is_elsewhere(x: Tensor, device: torch.device | None) -> bool:
 
 def check_every(every: Any) -> None:
     """Refuse a number of steps that has no meaning."""
-    if not isinstance(every, int) or isinstance(every, bool) or every < 1:
-        raise ValueError(f"Invalid every: {every!r}; it must be a whole number of steps, at least 1")
+    if every is not None and (not isinstance(every, int) or isinstance(every, bool) or every < 1):
+        raise ValueError(f"Invalid every: {every!r}; it must be a whole number of steps, at least 1, or None")
 
 
 def pack(state: AverageState) -> Tensor:

@@ -27,7 +27,7 @@ class AnytimeState(NamedTuple):
 
 
 def anytime(
-    base: optax.GradientTransformation, *, kappa: float = 0.2, loss_beta: float = 0.99, every: int = 10
+    base: optax.GradientTransformation, *, kappa: float = 0.2, loss_beta: float = 0.99, every: int | None = None
 ) -> optax.GradientTransformationExtraArgs:
     """Wrap any optimizer: it takes the steps it would take alone, and an average of the parameters is kept.
 
@@ -39,7 +39,8 @@ def anytime(
         base: the optimizer that trains the parameters.
         kappa: how far the loss has to fall, in units of its std, until older parameters are forgotten.
         loss_beta: decay rate of the loss statistics.
-        every: update the average at every so many steps; the statistics see every loss.
+        every: update the average at every so many steps (None: at first at every step, and from the thousandth on at
+            every twentieth); the statistics see every loss.
 
     >>> optimizer = anytime(optax.adam(0.1), every=1)
     >>> loss = lambda params: jnp.sum((params - 3.0) ** 2)
@@ -52,8 +53,8 @@ def anytime(
     >>> bool(loss(averaged_params(state, params)) < 1e-2)
     True
     """
-    if not (isinstance(every, int) and every >= 1):
-        raise ValueError(f"Invalid every: {every!r}; it must be a whole number of steps, at least 1")
+    if every is not None and not (isinstance(every, int) and every >= 1):
+        raise ValueError(f"Invalid every: {every!r}; it must be a whole number of steps, at least 1, or None")
     if not 0 < kappa < math.inf:
         raise ValueError(f"Invalid kappa value: {kappa}; it must be finite and above 0")
     if not 0 <= loss_beta < 1:
@@ -80,7 +81,7 @@ def anytime(
         value = scalar(value, numbers.mean.dtype)
         sound = jnp.abs(value) <= MAX_LOSS
         # These parameters are taken in now that their own loss is known, which is not finite if they are not.
-        due = sound & memory.accepts(numbers, value) & (numbers.pending >= every)
+        due = sound & memory.accepts(numbers, value) & numbers.is_due(every)
         share, updated = numbers.with_update(memory, every, jnp.exp)
         average = jax.lax.cond(due, lambda: _moved(state.average, params, share), lambda: state.average)
         numbers = _choose(due, updated, numbers)

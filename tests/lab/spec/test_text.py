@@ -25,7 +25,8 @@ def test_targets_are_the_next_characters_of_the_text() -> None:
     for inputs, targets in (task.train, task.valid):
         assert inputs.shape[1] == targets.shape[1] == WINDOW
         assert torch.equal(inputs[:, 1:], targets[:, :-1])
-        assert 0 <= inputs.min() and targets.max() < CHARACTERS
+        assert inputs.min() >= 0
+        assert targets.max() < CHARACTERS
     windows = help_text()
     assert torch.equal(windows[0, -1], windows[1, 0]), "each character is a target once"
     assert len(task.train[0]) + len(task.valid[0]) == len(windows) > 1000

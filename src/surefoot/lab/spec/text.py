@@ -69,8 +69,8 @@ class Block(nn.Module):
 def text_task(name: str, batch_size: int = 32) -> Task:
     """The next character in Python's own help texts.
 
-    They are cut into windows, and one of every two dozen is kept for validation. The text changes a little with the version
-    of Python; the digest of the data says so.
+    They are cut into windows, and one of every two dozen is kept for validation. The text changes a little with the
+    version of Python; the digest of the data says so.
     """
     windows = help_text()
     for_validation = torch.arange(len(windows)) % VALID_SHARE == VALID_SHARE - 1
