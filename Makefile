@@ -11,7 +11,7 @@ PYTEST_ARGS ?=
 TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format fuzz bench paper-runs pins clean
+.PHONY: help demo test lint format docs dist fuzz bench paper-runs pins clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,6 +31,16 @@ lint: $(VENV)/.test ## ruff (rules and layout) and mypy
 format: $(VENV)/.test ## let ruff fix and lay out the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+SITE ?= site
+docs: $(VENV)/.docs ## build the documentation into site/; a broken link is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir $(SITE)
+	@echo "Open $(SITE)/index.html in a browser."
+
+dist: $(VENV)/.test ## build the wheel and the sdist into dist/, and try the wheel in an empty environment
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation --outdir dist
+	$(TEST_ENV) $(BIN)/python -m pytest tests/whole/test_dist.py $(PYTEST_ARGS)
 
 FUZZ ?= 3000
 fuzz: $(VENV)/.test ## damage run folders at random and give them to the commands: FUZZ=3000 of them
@@ -56,7 +66,7 @@ pins: ## raise every version in constraints.txt to what an install finds today (
 	$(PIP) freeze --exclude-editable | sed 's/+[^+]*$$//' >> constraints.new && mv constraints.new constraints.txt
 
 clean: ## remove the virtual environment, caches and runs of the demo
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist runs/demo
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist site runs/demo
 	find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 $(BIN)/python:
@@ -72,7 +82,12 @@ $(VENV)/.lab: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) install -qq --no-compile -c constraints.txt -e '.[lab]'
 	@touch $@
 
+$(VENV)/.docs: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "Installing what builds the documentation into $(VENV) (about a minute, once) ..."
+	$(PIP) install -qq --no-compile -c constraints.txt -e '.[docs]'
+	@touch $@
+
 $(VENV)/.test: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "Installing Surefoot with every extra into $(VENV) (a few minutes, once) ..."
 	$(PIP) install -qq --no-compile -c constraints.txt -e '.[test]'
-	@touch $(VENV)/.lab $@
+	@touch $(VENV)/.lab $(VENV)/.docs $@

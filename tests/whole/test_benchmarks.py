@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import sys
 import time
 from itertools import count
@@ -16,6 +17,7 @@ import surefoot
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
+import evidence
 import from_adamw
 import gain
 from interleave import interleave
@@ -73,6 +75,29 @@ def test_losses_in_the_readme_are_those_that_were_measured() -> None:
     sentence = f"{means['AdamS']} where `AdamWS` and AdamW end at {means['AdamWS']} and {means['torch.optim.AdamW']}"
     assert sentence in text
     assert means['AdamWS, weighting="unit"'] == means["torch.optim.AdamW"]
+
+
+def test_the_table_of_the_evidence_is_that_of_the_recorded_results() -> None:
+    rows = evidence.collect()
+    table = evidence.markdown(evidence.HEADER, [row.cells for row in rows])
+    assert table in evidence.PAGE.read_text(), "run: python benchmarks/evidence.py --save"
+    assert {row.outcome for row in rows} == {"**better**", "**worse**", "undecided", "too few seeds"}
+    assert len(evidence.main_rows(rows)) > len(evidence.MAIN)
+    texts = [re.sub(r"\s", "", text) for text in re.findall(r"<!-- (.+?) -->", evidence.PICTURE.read_text())]
+    for row in evidence.main_rows(rows):
+        assert f"{row.contestant}against{row.peer}".replace(" ", "") in texts, "the picture is older than the table"
+
+
+def test_a_row_of_the_evidence_says_who_is_better() -> None:
+    high, low = dict.fromkeys(range(8), 1.0), {seed: 0.5 + seed / 100 for seed in range(8)}
+    pairs = [evidence.Pairs("new", "old", low, high), evidence.Pairs("few", "old", {0: 0.5, 1: 0.6}, high)]
+    rows = list(evidence.compared("task", "val_loss", pairs, "here"))
+    assert [row.outcome for row in rows] == ["**better**", "too few seeds"]
+    assert rows[0].n == 8
+    assert rows[0].difference.startswith("-0.465 (")
+    assert rows[0].relative[0] == pytest.approx(-46.5)
+    [worse, _] = evidence.compared("task", "val_acc", pairs, "here")
+    assert worse.outcome == "**worse**"
 
 
 def test_the_page_on_bounds_shows_the_runs_that_were_recorded() -> None:
