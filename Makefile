@@ -40,7 +40,7 @@ docs: $(VENV)/.docs ## build the documentation into site/; a broken link is an e
 dist: $(VENV)/.test ## build the wheel and the sdist into dist/, and try the wheel in an empty environment
 	rm -rf dist
 	$(BIN)/python -m build --no-isolation --outdir dist
-	$(TEST_ENV) $(BIN)/python -m pytest tests/whole/test_dist.py $(PYTEST_ARGS)
+	SUREFOOT_DIST=dist $(TEST_ENV) $(BIN)/python -m pytest tests/whole/test_dist.py $(PYTEST_ARGS)
 
 FUZZ ?= 3000
 fuzz: $(VENV)/.test ## damage run folders at random and give them to the commands: FUZZ=3000 of them
