@@ -22,6 +22,8 @@ FENCE = re.compile(r"^(```).*?^```\s*$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(\]\()([^)\s#]+)((?:#[^)\s]*)?\))")
 CODE = {".py": "python", ".jsonl": "json", ".json": "json", ".txt": "text", "": "text"}
 
+#: Pages with wide tables: they get the place of the list of their sections.
+WIDE = {"evidence.md", "replication.md", "benchmarks.md"}
 #: The page or file of the site for each file of the repository.
 places: dict[Path, str] = {}
 
@@ -89,6 +91,8 @@ def on_page_markdown(markdown: str, page: Page, config: Any, files: Files) -> st
     """Links between files of the repository become links between pages of the site."""
     if page.file.src_uri.startswith("repository/"):
         page.meta["search"] = {"boost": 0.3}  # below the pages that explain
+    if page.file.src_uri in WIDE:
+        page.meta["hide"] = ["toc"]
     here = Path(page.file.abs_src_path or DOCS / page.file.src_uri)
 
     def in_the_site(match: re.Match[str]) -> str:
