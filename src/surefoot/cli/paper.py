@@ -21,6 +21,7 @@ class PaperPart(enum.StrEnum):
     eta = "eta"
     dropout = "dropout"
     ablation = "ablation"
+    why = "why"
     steps = "steps"
     all = "all"
 
@@ -32,10 +33,10 @@ def paper(
         PaperPart | None, typer.Argument(help="What to run; without it only --export does something.")
     ] = None,
     seeds: Annotated[
-        int | None, typer.Option(min=1, help="Seeds per optimizer; 3 as in the paper, 5 in the ablation.")
+        int | None, typer.Option(min=1, help="Seeds per optimizer; 3 as in the paper, 5 in the ablation, 10 in why.")
     ] = None,
     epochs: Annotated[
-        int | None, typer.Option(min=1, help="Epochs per run; 45 as in the paper, in the ablation 12 and 45 (CNN: 20).")
+        int | None, typer.Option(min=1, help="Epochs per run; 45 as in the paper, in the ablation 12 and 45 (CNN: 20), in why 20.")
     ] = None,
     model: Annotated[str | None, typer.Option(help="Only lr, mlp or cnn.")] = None,
     reference: Annotated[bool, typer.Option("--reference", help="Also the published recipe of each variant.")] = False,

@@ -197,9 +197,9 @@ def installed(contestants: Mapping[str, Variant]) -> list[Variant]:
 
 def runs_by_variant(runs: Sequence[Run], configuration: Configuration) -> dict[str, list[Run]]:
     """The runs of each variant of the ablation on LR or MLP, whichever comparison made them."""
-    here = [run for run in runs if _is_on(run, configuration, None)]
+    here = [run for run in runs if is_on(run, configuration, None)]
     by_variant = {
-        name: _one_per_seed([run for run in here if variant.matches(run)])
+        name: one_per_seed([run for run in here if variant.matches(run)])
         for name, variant in variants(configuration).items()
     }
     return {name: seeds for name, seeds in by_variant.items() if seeds}
@@ -207,19 +207,19 @@ def runs_by_variant(runs: Sequence[Run], configuration: Configuration) -> dict[s
 
 def runs_by_rate(runs: Sequence[Run], configuration: Configuration) -> tuple[int, dict[str, dict[float, list[Run]]]]:
     """The CNN's ablation: the length that most of its ended runs have, and those runs by contestant and rate."""
-    here = [run for run in runs if _is_on(run, configuration, IMAGES) and (run.finished or run.diverged)]
+    here = [run for run in runs if is_on(run, configuration, IMAGES) and (run.finished or run.diverged)]
     lengths = Counter(run.config.epochs for run in here)
     length = max(lengths, key=lambda epochs: (lengths[epochs], epochs), default=0)
     by_name: dict[str, dict[float, list[Run]]] = {}
     for name, variant in cnn_variants(configuration).items():
         for lr in RATES:
-            seeds = at_horizon(_one_per_seed([run for run in here if variant.at(lr).matches(run)]), length)
+            seeds = at_horizon(one_per_seed([run for run in here if variant.at(lr).matches(run)]), length)
             if seeds:
                 by_name.setdefault(name, {})[lr] = seeds
     return length, by_name
 
 
-def _one_per_seed(runs: Sequence[Run]) -> list[Run]:
+def one_per_seed(runs: Sequence[Run]) -> list[Run]:
     """The run of each seed (and length, with a schedule) that is shown."""
     by_length: dict[int, list[Run]] = {}
     for run in runs:
@@ -228,7 +228,8 @@ def _one_per_seed(runs: Sequence[Run]) -> list[Run]:
     return [run for length in sorted(by_length) for run in preferred(by_length[length]).values()]
 
 
-def _is_on(run: Run, configuration: Configuration, subset: int | None) -> bool:
+def is_on(run: Run, configuration: Configuration, subset: int | None) -> bool:
+    """Whether a run is in one of the paper's configurations, on so many of its images."""
     task = run.config.task
     return configuration_of(task) == configuration and task.settings.get("subset") == subset
 

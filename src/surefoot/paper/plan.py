@@ -21,10 +21,10 @@ from surefoot.lab.spec.config import RunConfig, TaskConfig, folder_of
 from surefoot.lab.spec.contestant import write_spec
 from surefoot.lab.spec.options import RunOptions
 from surefoot.lab.store import Run, last_epoch, read_run, read_runs
-from surefoot.paper import ablation
+from surefoot.paper import ablation, why
 from surefoot.paper.published import OPTIMIZERS, Configuration, configurations, eta_of, etas, plain_configurations
 
-PARTS = ("lr", "mlp", "cnn", "eta", "dropout", "ablation", "all")
+PARTS = ("lr", "mlp", "cnn", "eta", "dropout", "ablation", "why", "all")
 SEEDS, EPOCHS = 3, 45
 #: Beyond the etas that the paper names, one that is far too strong: where does each optimizer break?
 STRONG = {"AdamUCB": 1, "AdamCB": 0.1, "AdamS": 0.5}
@@ -76,8 +76,8 @@ def planned(
 
     Args:
         part: one of `PARTS`.
-        seeds: how many; by default 3 as in the paper, 5 in the ablation.
-        epochs: by default 45 as in the paper; 12 and 45 in the ablation (20 on its CNN).
+        seeds: how many; by default 3 as in the paper, 5 in the ablation, 10 in `why`.
+        epochs: by default 45 as in the paper; 12 and 45 in the ablation (20 on its CNN); 3, 7 and 20 in `why`.
         model: lr, mlp or cnn, to run only that model's share; `eta` is the CNN's otherwise, as in the paper.
         reference: also run the published recipe (reference=True) of each optimizer.
 
@@ -100,6 +100,8 @@ def planned(
         comparisons += [_sweep(model or "cnn", *size)]
     if part in ("ablation", "all"):
         comparisons += _ablation(seeds, epochs)
+    if part in ("why", "all"):
+        comparisons += _why(seeds, epochs)
     return [comparison for comparison in comparisons if model in (None, comparison.task.split("-")[-1])]
 
 
@@ -142,6 +144,20 @@ def _ablation(seeds: int | None, epochs: int | None) -> list[PlannedComparison]:
     length = epochs or ablation.CNN_EPOCHS
     title = f"ablation on CNN, {ablation.IMAGES} images, {length} epochs"
     return [*comparisons, planned_comparison(title, plain["cnn"], specs, seeds, length, subset=ablation.IMAGES)]
+
+
+def _why(seeds: int | None, epochs: int | None) -> list[PlannedComparison]:
+    """The most telling contestants at the paper's rate first, at every length; then all of them at every rate."""
+    cnn, seeds = plain_configurations()["cnn"], seeds or why.SEEDS
+    lengths = [epochs] if epochs else list(why.HORIZONS)
+    asked = [(why.RATES[0], why.TELLING, length) for length in lengths]
+    asked += [(lr, None, lengths[-1]) for lr in why.RATES]
+    comparisons = []
+    for lr, most, length in asked:
+        specs = [variant.spec for variant in why.contestants(lr).values()][:most]
+        title = f"why the scale helps, {len(specs)} contestants at lr {lr:g}"
+        comparisons.append(planned_comparison(title, cnn, specs, seeds, length, subset=ablation.IMAGES))
+    return comparisons
 
 
 def planned_comparison(
