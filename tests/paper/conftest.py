@@ -18,6 +18,7 @@ from surefoot.lab.spec.config import RunConfig
 from surefoot.lab.store import MetricsLog, Run, write_config
 from surefoot.paper.ablation import Variant, cnn_variants, variants
 from surefoot.paper.published import OPTIMIZERS, Configuration, configurations, eta_of, plain_configurations
+from surefoot.paper.why import contestants
 
 CLASSES = {"Adam": "torch.optim.Adam"}
 
@@ -168,4 +169,6 @@ def every_run(paper_run: Callable[..., Run], variant_run: Callable[..., Run], lr
         for lr in (1e-3, 5e-4):
             variant = cnn_variants(plain["cnn"])[name].at(lr)
             runs.append(variant_run(plain["cnn"], variant, 3, settings={"subset": 10_000}, final=luck.random()))
+    reciprocal = contestants(1e-3)["reciprocal of the std"]
+    runs.append(variant_run(plain["cnn"], reciprocal, 3, settings={"subset": 10_000}, final=luck.random()))
     return runs

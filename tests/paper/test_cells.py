@@ -13,7 +13,8 @@ from surefoot.lab.store import Run
 from surefoot.paper.cells import (
     PaperSetting,
     Replication,
-    pooled_difference,
+    compare_means,
+    pooled_error,
     setting_of,
     table_cells,
 )
@@ -76,7 +77,7 @@ def test_a_cell_with_a_diverged_run_differs_however_close_the_others_are(paper_r
         next(cell.verdict for cell in table_cells(Replication(runs)) if cell.row == find(LR, "Adam", 3))
         for runs in (close, [*close, lost])
     ]
-    assert verdicts == ["matches", "differs"]
+    assert verdicts == ["equivalent", "differs"]
 
 
 def test_one_seed_is_no_match_and_no_difference(paper_run: MakeRun) -> None:
@@ -87,19 +88,31 @@ def test_one_seed_is_no_match_and_no_difference(paper_run: MakeRun) -> None:
         assert (cell.verdict, cell.difference, cell.ours.n) == ("one seed", None, 1)
 
 
-def test_pooled_difference_by_hand() -> None:
-    difference, limit = pooled_difference(MeanStd(10, 0.30, 0.01), Value(0.28, 0.02))
+def test_pooled_error_by_hand() -> None:
+    error, freedom = pooled_error(MeanStd(10, 0.30, 0.01), Value(0.28, 0.02))
     pooled = (9 * 0.01**2 + 2 * (0.02**2 + 1e-6 / 12)) / 11
-    assert difference == pytest.approx(0.02 / math.sqrt(pooled * (1 / 10 + 1 / 3) + 1e-6 / 12))
-    assert limit == pytest.approx(2.201, abs=1e-3)  # Student's t of 11 degrees of freedom, from a table
-    alone, limit = pooled_difference(MeanStd(1, 0.30, math.nan), Value(0.28, 0.02))
-    assert alone == pytest.approx(0.02 / math.sqrt((0.02**2 + 1e-6 / 12) * 4 / 3 + 1e-6 / 12))
-    assert limit == pytest.approx(4.303, abs=1e-3)
+    assert (error, freedom) == (pytest.approx(math.sqrt(pooled * (1 / 10 + 1 / 3) + 1e-6 / 12)), 11)
+    alone, freedom = pooled_error(MeanStd(1, 0.30, math.nan), Value(0.28, 0.02))
+    assert (alone, freedom) == (pytest.approx(math.sqrt((0.02**2 + 1e-6 / 12) * 4 / 3 + 1e-6 / 12)), 2)
 
 
-def test_rounding_keeps_a_deviation_of_zero_finite() -> None:
-    difference, _ = pooled_difference(MeanStd(3, 0.2494, 0.0), Value(0.249, 0.0))
-    assert 0 < difference < 2
+def test_rounding_keeps_a_deviation_of_zero_above_zero() -> None:
+    assert 0.0002 < pooled_error(MeanStd(3, 0.2494, 0.0), Value(0.249, 0.0))[0] < 0.0004
+
+
+def test_three_outcomes_by_hand() -> None:
+    # Student's t of 4 degrees of freedom: 2.132 one-sided at 5%, 2.776 two-sided.
+    assert compare_means(1.0, 0.1, 4, 1.0 + 0.22) == "equivalent"  # a real difference, and shown to be small
+    assert compare_means(1.0, 0.1, 4, 1.0 + 0.21) == "differs"
+    assert compare_means(-0.28, 0.1, 4, 0.3) == "differs"
+    assert compare_means(-0.27, 0.1, 4, 0.3) == "inconclusive"
+
+
+def test_a_wide_spread_is_inconclusive_and_no_match(paper_run: MakeRun) -> None:
+    theirs = find(LR, "Adam", 3).values["train_loss"].mean
+    runs = [paper_run(LR, "Adam", seed, final=theirs * (1 + 0.5 * (seed - 1))) for seed in range(3)]
+    [cell] = [c for c in table_cells(Replication(runs)) if c.row == find(LR, "Adam", 3) and c.metric == "train_loss"]
+    assert (cell.verdict, cell.difference) == ("inconclusive", pytest.approx(0.0, abs=1e-6))
 
 
 def test_verdicts_of_cells(paper_run: MakeRun) -> None:
@@ -113,7 +126,7 @@ def test_verdicts_of_cells(paper_run: MakeRun) -> None:
         if cell.metric == "train_loss" and cell.row.configuration == LR
     }
     verdicts = {place: cell.verdict for place, cell in by_row.items()}
-    assert verdicts["Adam", 3] == "matches"
+    assert verdicts["Adam", 3] == "equivalent"
     assert verdicts["AdamS", 3] == "differs"
     assert verdicts["AdamUCB", 3] == verdicts["Adam", 20] == "not run"
     assert (by_row["AdamCB", 3].verdict, by_row["AdamCB", 3].diverged) == ("differs", 3)

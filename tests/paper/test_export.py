@@ -26,13 +26,18 @@ def test_the_same_from_the_archive_alone(lr_runs: list[Run], stored: Stored, tmp
     write_steps(folder / NAME, {"LR 128: AdamS": [(0.5, 1.0), (1.0, 0.25)]})
     written = export(to, runs=folder)
     assert {path.relative_to(to).as_posix() for path in written} == {
-        "runs.jsonl", "steps.csv", "cells.csv", "curves.csv", "scorecard.md", "ablation.md", "replication.html",
-        *(f"figures/{name}.{kind}" for name in ("surface", "lr-128", "step-size-lr") for kind in ("png", "pdf")),
+        "runs.jsonl", "steps.csv", "cells.csv", "curves.csv", "scorecard.md", "ablation.md", "why.md",
+        "replication.html",
+        *(f"figures/{name}.{kind}" for name in ("gains", "claims", "surface", "lr-128", "step-size-lr")
+          for kind in ("png", "pdf")),
     }  # fmt: skip
-    texts = {path: path.read_bytes() for path in written if path.suffix != ".html"}
+    texts = {path: path.read_bytes() for path in written}
     page = (to / "replication.html").read_text()
-    assert "The paper&#39;s claims" in page
+    places = [page.index(f"<h2>{title}</h2>") for title in ("The claims", "The cells", "The figures")]
+    assert places == sorted(places)
     assert "Not drawn, for want of runs" in page
+    assert "<script" not in page
+    assert page.count("<svg") == 5
     export(to)
     assert {path: path.read_bytes() for path in texts} == texts
 
@@ -40,11 +45,11 @@ def test_the_same_from_the_archive_alone(lr_runs: list[Run], stored: Stored, tmp
 def test_later_runs_are_added(lr_runs: list[Run], stored: Stored, paper_run: MakeRun, tmp_path: Path) -> None:
     to, page = tmp_path / "results", tmp_path / "page.md"
     page.write_text(
-        "# Story\n<!-- begin: tally -->\n<!-- end: tally -->\nand on <!-- begin: ablation --><!-- end: ablation -->\n"
+        "# Story\n<!-- begin: tally -->\n<!-- end: tally -->\nand on <!-- begin: claims --><!-- end: claims -->\n"
     )
     export(to, runs=stored(tmp_path / "first", lr_runs), page=page)
     assert "| LR 128 | 36 | " in page.read_text()
-    assert "Not run yet." in page.read_text()
+    assert "- **not run**: The gains are smaller with dropout." in page.read_text()
     export(to, runs=stored(tmp_path / "second", [paper_run(LR, "Adam", 9)]), page=page)
     assert len((to / "runs.jsonl").read_text().splitlines()) == len(lr_runs) + 1
     assert "| 2 to 3 |" in page.read_text()

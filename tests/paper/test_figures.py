@@ -15,9 +15,19 @@ from surefoot.paper.ablation import (
     variants,
 )
 from surefoot.paper.cells import Replication
-from surefoot.paper.export import paper_sections
-from surefoot.paper.figures import comparison, curve, paper_figures, surface, variants_over_epochs
+from surefoot.paper.figures import (
+    claims_forest,
+    comparison,
+    curve,
+    curves,
+    gains,
+    paper_figures,
+    surface,
+    variants_over_epochs,
+    why_it_helps,
+)
 from surefoot.paper.published import OPTIMIZERS, configurations
+from surefoot.paper.why import ADAM, SCALE, contestants
 
 LR, MLP, _, _, CNN, CNN_DROPOUT, _ = configurations()
 MakeRun = Callable[..., Run]
@@ -49,6 +59,20 @@ def test_bands_end_where_the_seeds_end(jumpy: list[Run]) -> None:
     shown = [plotly(panel)["data"][0]["y"] for panel in figure_of(jumpy).rows[0]]  # the first band
     assert min(shown[0]) > 0
     assert max(shown[2]) <= 99.9 + 1e-9
+
+
+def test_a_line_has_the_same_seeds_everywhere_and_one_seed_no_band(paper_run: MakeRun) -> None:
+    lengths = {0: 7, 1: 3, 2: 3}
+    runs = [paper_run(LR, "Adam", seed, epochs=epochs, final=0.1 + 0.1 * seed) for seed, epochs in lengths.items()]
+    short, long = curves(runs, "train_loss", "Adam", 0)
+    assert (short.label, long.label) == ("Adam (n=3)", "Adam (n=1)")
+    assert (short.x, long.x) == ([1.0, 2.0, 3.0], [3.0, 4.0, 5.0, 6.0, 7.0])
+    assert short.y[-1] == pytest.approx(sum(run.epochs[2]["train_loss"] for run in runs) / 3)
+    assert long.y[0] == pytest.approx(runs[0].epochs[2]["train_loss"])  # not the mean of the three
+    assert len(short.band) == 3
+    assert not long.band
+    panel = figure_of(runs).rows[0][0]
+    assert [line.label for line in panel.lines] == ["Adam (n=3)", "Adam (n=1)", "published"]
 
 
 def test_the_axis_ends_where_lines_and_points_end(jumpy: list[Run]) -> None:
@@ -100,7 +124,7 @@ def test_the_legend_fits_the_figure() -> None:
 
 def test_only_what_was_run_is_drawn(lr_runs: list[Run]) -> None:
     figures = paper_figures(Replication(lr_runs), {})
-    assert [figure.name for figure in figures.drawn] == ["surface", "lr-128"]
+    assert [figure.name for figure in figures.drawn] == ["gains", "claims", "surface", "lr-128"]
     assert {"cnn", "dropout-adams", "eta-cnn", "step-size-mlp", "ablation-mlp", "ablation-cnn"} <= set(figures.missing)
 
 
@@ -121,8 +145,6 @@ def test_every_figure(every_run: list[Run]) -> None:
     ]
     rates = next(figure for figure in figures.drawn if figure.name == "ablation-cnn")
     assert [list(line.x) for line in rates.rows[0][0].lines] == [[5e-4, 1e-3]] * 2
-    panels = [panel for part in paper_sections(Replication(every_run), figures)[2].sections for panel in part.panels]
-    assert len(panels) == sum(len(row) for figure in figures.drawn for row in figure.rows)
     cosine = next(figure for figure in figures.drawn if figure.name == "step-size-mlp").rows[0][0].lines[-1]
     assert (cosine.label, cosine.y[0], cosine.y[-1]) == ("cosine", 1.0, pytest.approx(0.0))
 
@@ -197,3 +219,54 @@ def test_the_figure_is_of_the_length_that_most_variants_have(variant_run: MakeRu
     assert longer is not None
     assert "17 epochs" in longer.title
     assert len(longer.rows[0][0].lines) == 5
+
+
+def test_gains_have_an_interval_only_with_two_seeds(paper_run: MakeRun) -> None:
+    runs = [
+        paper_run(configuration, name, seed, accuracy=accuracy + 0.01 * seed + 0.001 * seed * (name == "AdamS"))
+        for configuration, seeds in ((LR, 3), (CNN, 1))
+        for name, accuracy in (("Adam", 0.9), ("AdamS", 0.93))
+        for seed in range(seeds)
+    ]
+    figure = gains(Replication(runs))
+    assert figure is not None
+    [[panel]] = figure.rows  # no run is longer than three epochs
+    assert [note for _, note in panel.rows] == [
+        "n=0 to 3", "not run", "not run", "not run", "n=0 to 1", "not run", "not run",
+    ]  # fmt: skip
+    ours = [line for line in panel.lines if line.label == "AdamS"]
+    assert [round(line.x[0], 6) for line in ours] == [3.1, 3.0]
+    intervals = [line for line in panel.lines if not line.label and len(set(line.y)) == 1]
+    assert [round(sum(line.x) / 2, 6) for line in intervals] == [3.1]
+    assert len([line for line in panel.lines if line.label == "published"]) == 7 * 3
+    axes = draw(figure).axes[0]
+    assert [label.get_text() for label in axes.get_yticklabels()][:2] == ["LR 128", "MLP 128"]
+    assert axes.get_ylim() == (6.5, -0.5)
+
+
+def test_every_claim_is_a_row_of_the_forest(paper_run: MakeRun) -> None:
+    assert claims_forest(Replication([])) is None
+    runs = [paper_run(LR, name, seed, final=0.3) for name in OPTIMIZERS for seed in range(3)]
+    figure = claims_forest(Replication(runs))
+    assert figure is not None
+    [[panel]] = figure.rows
+    assert len(panel.rows) == 15
+    assert panel.rows[0][1] == "undecided\nn=0 to 3"
+    published = [line.x[0] for line in panel.lines if line.label == "published"]
+    assert published.count(1.0) == len(published) - 3  # the claim of no difference has a margin instead
+    assert "training loss" in {line.label for line in panel.lines}
+
+
+def test_why_is_drawn_once_there_is_more_than_the_scale(variant_run: MakeRun) -> None:
+    def run(name: str, seed: int, accuracy: float) -> Run:
+        return variant_run(CNN, contestants(1e-3)[name], seed, accuracy=accuracy, settings={"subset": 10_000})
+
+    runs = [run(name, seed, 0.6 + 0.01 * seed) for name in (ADAM, SCALE) for seed in range(3)]
+    assert why_it_helps(runs, CNN) is None
+    runs += [run("reciprocal of the std", seed, 0.5 + 0.01 * seed) for seed in range(2)]
+    figure = why_it_helps(runs, CNN)
+    assert figure is not None
+    [[panel]] = figure.rows
+    assert list(panel.rows) == [("std scale alone", "n=3"), ("reciprocal of the std", "n=2")]
+    assert panel.title == "lr 0.001, 3 epochs"
+    assert [round(line.x[0], 6) for line in panel.lines if line.label] == [0.0, -10.0]

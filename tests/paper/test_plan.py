@@ -73,7 +73,7 @@ def test_all_holds_every_configuration_once() -> None:
         "MLP 16",
         "CNN 16",
     ]
-    assert len(titles) == len(set(titles)) == 13
+    assert len(titles) == len(set(titles)) == 18
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,18 @@ from surefoot.paper.cells import (
 )
 from surefoot.paper.figures import across_rates
 from surefoot.paper.published import Configuration
-from surefoot.paper.tables import ablation_page, answers, cells_csv, curves_csv, rates_table, scorecard, tally_table
+from surefoot.paper.tables import (
+    ablation_page,
+    answers,
+    cells_csv,
+    curves_csv,
+    rates_table,
+    scorecard,
+    tally_table,
+    why_page,
+    why_tables,
+)
+from surefoot.paper.why import ADAM, SCALE, contestants
 
 LR = Configuration("mnist", "lr", 128, False)
 MLP = Configuration("mnist", "mlp", 128, False)
@@ -68,7 +79,7 @@ def test_curves_of_everything_that_was_run(paper_run: MakeRun) -> None:
 def test_scorecard_counts_and_names_what_is_missing(paper_run: MakeRun) -> None:
     runs = [paper_run(LR, name, seed) for name in ("Adam", "AdamS") for seed in range(3)]
     cells = table_cells(Replication(runs))
-    assert "| together | 252 | 0 | 6 | 0 | 246 | 3 |" in tally_table(cells)
+    assert "| together | 252 | 0 | 0 | 6 | 0 | 246 | 3 |" in tally_table(cells)
     text = scorecard(Replication(runs), ["figure `eta-cnn`: no runs yet"])
     assert text.count("not run") > 246
     assert "- figure `eta-cnn`: no runs yet" in text
@@ -132,7 +143,9 @@ def test_rates_of_the_cnn(variant_run: MakeRun) -> None:
     assert text.count("plain Adam, lr 0.0005 is better than std scale alone, lr 0.001 by 3.09") == 1  # asked once
     figure = across_rates([*runs, longer], CNN)
     assert figure is not None
-    assert [line.label for line in figure.rows[0][0].lines] == ["plain Adam (n=1 to 6)", "std scale alone (n=6)"]
+    assert [line.label for line in figure.rows[0][0].lines] == [
+        "plain Adam (n=6)", "plain Adam (n=1)", "std scale alone (n=6)",
+    ]  # fmt: skip
 
 
 def test_the_best_rate_is_one_of_those_with_the_most_seeds(variant_run: MakeRun) -> None:
@@ -165,3 +178,25 @@ def test_seeds_still_needed_are_counted_at_the_level_of_the_family(variant_run: 
 
 def test_an_ablation_without_runs_names_the_command() -> None:
     assert ablation_page([]).endswith("Not run yet: `surefoot paper ablation`.\n")
+
+
+def test_why_is_answered_against_adam_and_against_the_scale(variant_run: MakeRun) -> None:
+    accuracy = {ADAM: 0.60, SCALE: 0.64, "reciprocal of the std": 0.55, "std an epoch late": 0.64}
+    luck = random.Random(1)
+    runs = [
+        variant_run(
+            CNN, contestants(1e-3)[name], seed, accuracy=value + 1e-3 * luck.random(), settings={"subset": 10_000}
+        )
+        for name, value in accuracy.items()
+        for seed in range(7)
+    ]
+    assert why_tables([run for run in runs if run.config.optimizer.class_path.startswith("torch")]) == {}
+    [(title, table)] = why_tables(runs).items()
+    assert title == "Learning rate 0.001, 3 epochs"
+    assert "std scale alone beats plain Adam by 3.99" in table
+    assert "plain Adam is better than reciprocal of the std by 5.0" in table
+    assert "std scale alone is better than reciprocal of the std by 8.99" in table
+    assert "std an epoch late beats plain Adam by 3.98" in table
+    assert table.count("| Is this as good as the scale? |") == 2
+    assert "Not run yet" in why_page([])
+    assert f"## {title}" in why_page(runs)

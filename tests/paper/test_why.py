@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from surefoot import AdamUCB
-from surefoot.paper import why
 from surefoot.paper.steps import ratios
 from surefoot.paper.why import WeightedAdam
 
@@ -123,5 +122,5 @@ def test_what_is_refused() -> None:
         WeightedAdam(parameter, weights="loud")
     with pytest.raises(ValueError, match="unknown moments 'third'; choose both"):
         WeightedAdam(parameter, moments="third")
-    with pytest.raises(ValueError, match="there is no recording 'x' of weights at lr 0.001"):
+    with pytest.raises(ValueError, match=r"there is no recording 'x' of weights at lr 0\.001"):
         WeightedAdam(parameter, weights="replayed", recording="x")

@@ -36,7 +36,8 @@ def paper(
         int | None, typer.Option(min=1, help="Seeds per optimizer; 3 as in the paper, 5 in the ablation, 10 in why.")
     ] = None,
     epochs: Annotated[
-        int | None, typer.Option(min=1, help="Epochs per run; 45 as in the paper, in the ablation 12 and 45 (CNN: 20), in why 20.")
+        int | None,
+        typer.Option(min=1, help="Epochs per run; 45, in the ablation 12 and 45 (CNN: 20), in why 3, 7, 20."),
     ] = None,
     model: Annotated[str | None, typer.Option(help="Only lr, mlp or cnn.")] = None,
     reference: Annotated[bool, typer.Option("--reference", help="Also the published recipe of each variant.")] = False,

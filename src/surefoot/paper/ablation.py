@@ -207,7 +207,14 @@ def runs_by_variant(runs: Sequence[Run], configuration: Configuration) -> dict[s
 
 def runs_by_rate(runs: Sequence[Run], configuration: Configuration) -> tuple[int, dict[str, dict[float, list[Run]]]]:
     """The CNN's ablation: the length that most of its ended runs have, and those runs by contestant and rate."""
-    here = [run for run in runs if is_on(run, configuration, IMAGES) and (run.finished or run.diverged)]
+    contestants = [variant.at(lr) for variant in cnn_variants(configuration).values() for lr in RATES]
+    here = [
+        run
+        for run in runs
+        if is_on(run, configuration, IMAGES)
+        and (run.finished or run.diverged)
+        and any(variant.matches(run) for variant in contestants)
+    ]
     lengths = Counter(run.config.epochs for run in here)
     length = max(lengths, key=lambda epochs: (lengths[epochs], epochs), default=0)
     by_name: dict[str, dict[float, list[Run]]] = {}

@@ -29,6 +29,11 @@ from surefoot.paper.published import (
 
 #: What the lab calls the paper's metrics, and what the paper's unit is (accuracy is in percent there).
 RECORDED = {"train_loss": ("train_loss", 1.0), "val_loss": ("valid_loss", 1.0), "val_acc": ("valid_accuracy", 100.0)}
+#: Closer than this to the published mean is the same for all that the tables are read for: half a point of accuracy, a
+#: tenth of a loss (and no less than its rounding).
+ACCURACY_MARGIN, LOSS_MARGIN = 0.5, 0.1
+#: What a cell can amount to.
+VERDICTS = ("equivalent", "inconclusive", "differs", "one seed", "not run")
 #: Ours, and with reference=True the published one.
 RECIPES = ("default", "reference")
 
@@ -147,32 +152,54 @@ def _table_cell(replication: Replication, row: PublishedRow, metric: str, recipe
         return TableCell(row, metric, recipe, ours, diverged, None, "differs" if diverged else "not run")
     if ours.n == 1 and not diverged:
         return TableCell(row, metric, recipe, ours, diverged, None, "one seed")  # it has no spread to judge by
-    difference, limit = pooled_difference(ours, row.values[metric])
+    theirs = row.values[metric]
+    error, freedom = pooled_error(ours, theirs)
     # What is left after a divergence may be close; a run that diverged is not what was published.
-    verdict = "matches" if abs(difference) <= limit and not diverged else "differs"
-    return TableCell(row, metric, recipe, ours, diverged, difference, verdict)
+    verdict = "differs" if diverged else compare_means(ours.mean - theirs.mean, error, freedom, margin(metric, theirs))
+    return TableCell(row, metric, recipe, ours, diverged, (ours.mean - theirs.mean) / error, verdict)
 
 
-def pooled_difference(ours: MeanStd, theirs: Value) -> tuple[float, float]:
-    """The difference of the means in pooled standard errors, and the size that one of twenty equals would exceed.
+def margin(metric: str, theirs: Value) -> float:
+    """The largest difference from a published mean that counts as none.
 
-    ``(ours - theirs) / sqrt(s**2 * (1/n + 1/3) + q**2/12)`` with the pooled variance ``s**2`` of both samples and the
-    variance of the published mean's rounding to q = 0.001. A published deviation is rounded too (0.000 stands for
-    anything below 0.0005), so q**2/12 is added to its square as well. The limit is Student's t at 5%, two-sided.
-
-    >>> difference, limit = pooled_difference(MeanStd(3, 0.250, 0.001), Value(0.249, 0.0))
-    >>> round(difference, 2), round(limit, 2)
-    (1.5, 2.78)
+    >>> margin("val_acc", Value(91.983, 0.172)), margin("val_loss", Value(0.25, 0.002)), margin("val_loss", Value(0, 0))
+    (0.5, 0.025, 0.001)
     """
-    stats = require("scipy.stats", extra="lab")
+    return ACCURACY_MARGIN if metric == "val_acc" else max(LOSS_MARGIN * theirs.mean, QUANTUM)
+
+
+def compare_means(difference: float, error: float, freedom: int, margin: float) -> str:
+    """Equivalent (shown to be within the margin), differs (shown to be no zero, and not shown to be so small), or open.
+
+    Two one-sided t-tests, each at 5%, decide on equivalence; a two-sided one at 5% on a difference.
+
+    >>> compare_means(0.25, 0.1, 10, margin=0.5), compare_means(0.4, 0.1, 10, 0.5), compare_means(0.0, 0.4, 10, 0.5)
+    ('equivalent', 'differs', 'inconclusive')
+    """
+    student = require("scipy.stats", extra="lab").t
+    if abs(difference) + student.ppf(1 - LEVEL, freedom) * error < margin:
+        return "equivalent"
+    return "differs" if abs(difference) > student.ppf(1 - LEVEL / 2, freedom) * error else "inconclusive"
+
+
+def pooled_error(ours: MeanStd, theirs: Value) -> tuple[float, int]:
+    """The standard error of the difference of the means, and its degrees of freedom.
+
+    ``sqrt(s**2 * (1/n + 1/3) + q**2/12)`` with the pooled variance ``s**2`` of both samples and the variance of the
+    published mean's rounding to q = 0.001. A published deviation is rounded too (0.000 stands for anything below
+    0.0005), so q**2/12 is added to its square as well.
+
+    >>> error, freedom = pooled_error(MeanStd(3, 0.250, 0.001), Value(0.249, 0.0))
+    >>> round(error, 5), freedom
+    (0.00067, 4)
+    """
     rounding = QUANTUM**2 / 12
     freedom = SEEDS - 1
     squares = freedom * (theirs.std**2 + rounding)
     if ours.n > 1:
         freedom += ours.n - 1
         squares += (ours.n - 1) * ours.std**2
-    error = math.sqrt(squares / freedom * (1 / ours.n + 1 / SEEDS) + rounding)
-    return (ours.mean - theirs.mean) / error, float(stats.t.ppf(1 - LEVEL / 2, freedom))
+    return math.sqrt(squares / freedom * (1 / ours.n + 1 / SEEDS) + rounding), freedom
 
 
 def spread_at(runs: Sequence[Run], metric: str, epoch: int) -> MeanStd:
@@ -185,3 +212,11 @@ def values_at(runs: Sequence[Run], metric: str, epoch: int) -> list[float]:
     name, unit = RECORDED[metric]
     values = [value_at(run, name, epoch) for run in runs]
     return [unit * value for value in values if value is not None]
+
+
+def paired_differences(runs: Sequence[Run], others: Sequence[Run], metric: str, epoch: int) -> list[float]:
+    """One of the paper's metrics after an epoch, in its unit, less that of others, over the seeds that both have."""
+    name, unit = RECORDED[metric]
+    values, other_values = ({run.seed: value_at(run, name, epoch) for run in side} for side in (runs, others))
+    pairs = [(values[seed], other_values[seed]) for seed in sorted(values.keys() & other_values.keys())]
+    return [unit * (a - b) for a, b in pairs if a is not None and b is not None]

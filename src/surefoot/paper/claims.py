@@ -12,7 +12,7 @@ CNN, CNN_DROPOUT = (Configuration("cifar10", "cnn", 128, dropout) for dropout in
 MLP_16, CNN_16 = Configuration("mnist", "mlp", 16, False), Configuration("cifar10", "cnn", 16, False)
 
 
-def _against(
+def against(
     configuration: Configuration,
     optimizer: str,
     metric: str,
@@ -78,14 +78,14 @@ def _on_mnist() -> tuple[Claim, ...]:
         Claim(
             "Adam is the best on logistic regression",
             "Discussion: best across the training metrics",
-            tuple(_against(LR, name, "train_loss", epoch, sign=1) for epoch in EPOCHS for name in OPTIMIZERS[1:]),
+            tuple(against(LR, name, "train_loss", epoch, sign=1) for epoch in EPOCHS for name in OPTIMIZERS[1:]),
             "Tested on the training loss, the one training metric of the tables.",
         ),
         Claim(
             "AdamS and AdamUCB reach a lower training and validation loss than Adam on the MLP",
             "Discussion, of the MLP without dropout",
             tuple(
-                _against(MLP, name, metric, epoch)
+                against(MLP, name, metric, epoch)
                 for epoch in EPOCHS
                 for name in ("AdamUCB", "AdamS")
                 for metric in ("train_loss", "val_loss")
@@ -100,12 +100,12 @@ def _on_mnist() -> tuple[Claim, ...]:
         Claim(
             "AdamS is better than Adam on the MLP with dropout too",
             "Appendix, Discussion",
-            tuple(_against(MLP_DROPOUT, "AdamS", metric, epoch) for epoch in EPOCHS for metric in METRICS),
+            tuple(against(MLP_DROPOUT, "AdamS", metric, epoch) for epoch in EPOCHS for metric in METRICS),
         ),
         Claim(
             "AdamS and Adam are about the same on the MLP in batches of 16",
             "Appendix, Discussion",
-            tuple(_against(MLP_16, "AdamS", "val_acc", epoch, band=(-0.5, 0.5)) for epoch in EPOCHS),
+            tuple(against(MLP_16, "AdamS", "val_acc", epoch, band=(-0.5, 0.5)) for epoch in EPOCHS),
             "Less than half a point of validation accuracy apart counts as the same.",
         ),
     )
@@ -117,39 +117,39 @@ def _on_cifar10() -> tuple[Claim, ...]:
         Claim(
             "All three are faster than Adam on the CNN: better at epoch 3",
             "Discussion, of the CNN without dropout",
-            tuple(_against(CNN, name, metric, 3) for name in variants for metric in METRICS),
+            tuple(against(CNN, name, metric, 3) for name in variants for metric in METRICS),
         ),
         Claim(
             "The improvement on the CNN at epoch 3 is about 6% of validation accuracy",
             "Discussion, of the CNN without dropout",
-            (_against(CNN, "AdamS", "val_acc", 3, band=(5.0, 7.0)),),
+            (against(CNN, "AdamS", "val_acc", 3, band=(5.0, 7.0)),),
             "Tested on AdamS, the best of the three in the table; 5 to 7 counts as about 6.",
         ),
         Claim(
             "All three keep a better validation loss than Adam on the CNN",
             "Discussion, of the CNN without dropout",
-            tuple(_against(CNN, name, "val_loss", epoch) for epoch in (20, 45) for name in variants),
+            tuple(against(CNN, name, "val_loss", epoch) for epoch in (20, 45) for name in variants),
         ),
         Claim(
             "AdamCB and AdamS are better than AdamUCB on the CNN",
             "Discussion, of the CNN without dropout",
-            tuple(_against(CNN, name, "val_acc", epoch, than="AdamUCB") for epoch in EPOCHS for name in regular),
+            tuple(against(CNN, name, "val_acc", epoch, than="AdamUCB") for epoch in EPOCHS for name in regular),
         ),
         Claim(
             "AdamCB and AdamS are better than Adam on the CNN with dropout too",
             "Discussion, of the CNN with dropout",
-            tuple(_against(CNN_DROPOUT, name, "val_acc", epoch) for epoch in EPOCHS for name in regular),
+            tuple(against(CNN_DROPOUT, name, "val_acc", epoch) for epoch in EPOCHS for name in regular),
         ),
         Claim(
             "The improvement on the CNN with dropout at epoch 3 is about 2% of validation accuracy",
             "Discussion, of the CNN with dropout",
-            (_against(CNN_DROPOUT, "AdamCB", "val_acc", 3, band=(1.0, 3.0)),),
+            (against(CNN_DROPOUT, "AdamCB", "val_acc", 3, band=(1.0, 3.0)),),
             "Tested on AdamCB, the better of the two in the table; 1 to 3 counts as about 2.",
         ),
         Claim(
             "All three are faster than Adam on the CNN in batches of 16: better at epoch 3",
             "Appendix, Discussion",
-            tuple(_against(CNN_16, name, metric, 3) for name in variants for metric in METRICS),
+            tuple(against(CNN_16, name, metric, 3) for name in variants for metric in METRICS),
         ),
     )
 

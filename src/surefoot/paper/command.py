@@ -32,7 +32,7 @@ def paper(
     Args:
         part: one of `plan.PARTS`, or "steps"; None runs nothing.
         seeds: seeds per optimizer; by default 3 as in the paper, 5 in the ablation, 10 in `why`.
-        epochs: epochs per run; by default 45 as in the paper, in the ablation 12 and 45 (20 on its CNN), in `why` 20.
+        epochs: epochs per run; by default 45; in the ablation 12 and 45 (20 on its CNN), in `why` 3, 7 and 20.
         model: only lr, mlp or cnn.
         reference: also run the published recipe of each optimizer.
         plan: print what would be run instead of running it.

@@ -4,7 +4,7 @@ A contrast is a sum of results after an epoch, such as `AdamS - Adam`, taken see
 published means stands beside it; one that does not have the claimed sign or size in the paper's own tables is shown,
 and does not count. The number of seeds was fixed in advance, so a contrast is decided by the tests for one look
 (Holm over the contrasts of a claim, and an exact paired test that agrees). Fewer than six seeds can never pass them:
-they lean, at most.
+they lean, at most, and the sentence on the claim says how many more it takes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from surefoot.lab.analyse.stats import Paired, fewest_seeds, holm, paired, smallest_exact_p
+from surefoot.lab.analyse.stats import Paired, fewest_seeds, holm, paired
 from surefoot.lab.analyse.verdicts import count, plus_minus, strength
 from surefoot.paper.cells import Replication
 from surefoot.paper.published import QUANTUM, Configuration, find
@@ -230,9 +230,17 @@ def _summary(results: Sequence[ContrastResult]) -> tuple[str, str]:
         left = len(results) - len(counting)
         verb, them = ("does", "it") if left == 1 else ("do", "them")
         sentence += f" {count(left, 'more line')} {verb} not count: the paper's own tables do not bear {them} out."
-    fewest = min((result.paired.n for result in counting if result.paired.n), default=0)
-    if 0 < fewest < fewest_seeds():
-        sentence += (
-            f" Lines of {fewest} paired seeds decide nothing: their smallest exact p is {smallest_exact_p(fewest):.2g}."
-        )
-    return word, sentence
+    return word, sentence + _too_few(counting)
+
+
+def _too_few(results: Sequence[ContrastResult]) -> str:
+    """How many seeds are missing before the lines of a claim can decide anything; empty if none is."""
+    few = [result.paired.n for result in results if result.paired.n < fewest_seeds()]
+    if not few:
+        return ""
+    which = "All" if len(few) == len(results) else str(len(few))
+    have = f"{min(few)}" if min(few) == max(few) else f"{min(few)} to {max(few)}"
+    verb, needed = ("has" if len(few) == 1 < len(results) else "have"), fewest_seeds()
+    least, most = needed - max(few), needed - min(few)
+    more = count(most, "more seed") if least == most else f"{least} to {most} more seeds"
+    return f" {which} {verb} {have} of the {needed} paired seeds that a verdict takes: {more} needed."

@@ -2,37 +2,44 @@
 
 from __future__ import annotations
 
+import html
+import io
 import os
 import re
+import textwrap
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from importlib import resources
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from surefoot.lab.report import Section, write_report
-from surefoot.lab.report.context import Details, Table, TableRow, Text
-from surefoot.lab.report.draw import save
+from surefoot._extras import require
+from surefoot.lab.report.draw import draw, save
 from surefoot.lab.report.figures import Figure
 from surefoot.lab.store import write_atomic
 from surefoot.paper import archive, steps
-from surefoot.paper.cells import Replication, TableCell, by_row, table_cells
+from surefoot.paper.cells import VERDICTS, Replication, TableCell, by_row, table_cells
 from surefoot.paper.claims import judge_all
-from surefoot.paper.contrasts import ClaimVerdict
 from surefoot.paper.figures import Figures, paper_figures
 from surefoot.paper.plan import planned_comparison, spec_of
 from surefoot.paper.published import METRICS, OPTIMIZERS, Configuration, configurations, eta_of
 from surefoot.paper.tables import (
+    CELL_VERDICTS,
     EVIDENCE,
     HEADS,
-    VERDICTS,
     ablation_page,
-    ablation_tables,
     cell_texts,
     cells_csv,
-    claims_table,
+    claims_list,
     curves_csv,
     scorecard,
     tally_table,
+    why_page,
 )
+from surefoot.version import __version__
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
 
 REPORT = "replication.html"
 
@@ -64,10 +71,8 @@ def export(to: Path, *, runs: Path | None = None, page: Path | None = None) -> l
         written.append(to / name)
     for figure in figures.drawn:
         written += save(figure, to / "figures")
-    shown = replication.of_the_tables() or all_runs
-    sections = paper_sections(replication, figures)
-    title, command = "The paper, replicated", _commands(replication)
-    written.append(write_report(shown, to / REPORT, title, sections, command=command))
+    write_atomic(to / REPORT, html_page(replication, figures).encode())
+    written.append(to / REPORT)
     if page is not None:
         parts = page_parts(replication, figures, to / "figures", page)
         write_atomic(page, filled(page.read_text(encoding="utf-8"), parts).encode())
@@ -95,6 +100,7 @@ def texts(replication: Replication, figures: Figures) -> dict[str, str]:
         "curves.csv": curves_csv(replication.runs),
         "scorecard.md": scorecard(replication, [f"figure `{name}`: no runs yet" for name in figures.missing]),
         "ablation.md": ablation_page(replication.runs),
+        "why.md": why_page(replication.runs),
     }
 
 
@@ -107,16 +113,16 @@ def page_parts(replication: Replication, figures: Figures, folder: Path, page: P
         folder: where their files are.
         page: where the page is, for the links to them.
     """
-    ablation = [f"### {title}\n\n{body}" for title, body in ablation_tables(replication.runs).items()]
     parts = {
         "tally": tally_table(table_cells(replication)),
-        "claims": claims_table(judge_all(replication)),
-        "ablation": "\n".join(ablation) or "Not run yet.\n",
+        "cell-verdicts": "\n".join(textwrap.wrap(CELL_VERDICTS, 98)) + "\n",
+        "claims": claims_list(judge_all(replication)),
     }
     link = Path(os.path.relpath(folder, page.parent)).as_posix()
     for figure in figures.drawn:
         image = f"![{figure.title}]({link}/{figure.name}.png)"
-        parts[f"figure-{figure.name}"] = f"{image}\n\n*{figure.title}. {figure.caption}*\n"
+        caption = "\n".join(textwrap.wrap(f"*{figure.title}. {figure.caption}*", 98))
+        parts[f"figure-{figure.name}"] = f"{image}\n\n{caption}\n"
     for name in figures.missing:
         parts[f"figure-{name}"] = f"*(The figure `{name}` awaits its runs.)*\n"
     return parts
@@ -138,32 +144,47 @@ def filled(text: str, parts: Mapping[str, str]) -> str:
     return re.sub(r"<!-- begin: (?P<name>[\w-]+) -->.*?<!-- end: (?P=name) -->", write, text, flags=re.DOTALL)
 
 
-def paper_sections(replication: Replication, figures: Figures) -> list[Section]:
-    """The paper's part of the HTML report: the claims, every cell, and the figures."""
-    cells = table_cells(replication)
-    missing = f"Not drawn, for want of runs: {', '.join(figures.missing)}." if figures.missing else ""
-    return [
-        Section(
-            "The paper's claims",
-            "Each claim as contrasts that are taken seed by seed; fewer than six seeds can lean, but not decide.",
-            [_claim(verdict) for verdict in judge_all(replication)],
-        ),
-        Section(
-            "The paper, cell by cell",
-            "Ours beside the published mean ± std of three seeds; differences in pooled standard errors.",
-            [_configuration(configuration, cells) for configuration in configurations()],
-        ),
-        Section("The paper's figures", missing, sections=[_figure(figure) for figure in figures.drawn]),
-    ]
+def html_page(replication: Replication, figures: Figures) -> str:
+    """The replication as one HTML file without a script: the claims first, then everything else, folded."""
+    jinja = require("jinja2", extra="lab")
+    template = resources.files(__package__).joinpath("replication.html").read_text(encoding="utf-8")
+    cells = [cell for cell in table_cells(replication) if cell.recipe == "default"]
+    counts = Counter(cell.verdict for cell in cells)
+    leading = [figure for figure in figures.drawn if figure.name in ("gains", "claims")]
+    return str(
+        jinja.Environment(autoescape=True, undefined=jinja.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+        .from_string(template)
+        .render(
+            total=len(cells),
+            run=len(cells) - counts["not run"],
+            counts=[(counts[verdict], verdict) for verdict in VERDICTS if counts[verdict]],
+            cell_verdicts=CELL_VERDICTS.replace("*", ""),
+            claims=judge_all(replication),
+            evidence=EVIDENCE,
+            cells=[_configuration(configuration, table_cells(replication)) for configuration in configurations()],
+            leading=[(figure, svg(figure)) for figure in leading],
+            figures=[(figure, svg(figure)) for figure in figures.drawn if figure not in leading],
+            missing=figures.missing,
+            commands=_commands(replication),
+            version=__version__,
+        )
+    )
 
 
-def _claim(verdict: ClaimVerdict) -> Details:
-    notes = [Text(verdict.claim.note)] if verdict.claim.note else []
-    evidence = Table(EVIDENCE, [TableRow(result.texts) for result in verdict.results])
-    return Details(verdict.claim.title, [Text(verdict.sentence), *notes, evidence], verdict.word)
+def svg(figure: Figure) -> Markup:
+    """A figure as an SVG element of a page; the same figure gives the same text, whose letters are the page's."""
+    matplotlib, markup = require("matplotlib", extra="lab"), require("markupsafe", extra="lab").Markup
+    file = io.StringIO()
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": figure.name}):
+        draw(figure).savefig(file, format="svg", metadata={"Date": None, "Creator": None})
+    text = re.sub(r"<metadata>.*?</metadata>\s*", "", file.getvalue(), flags=re.DOTALL)
+    label = html.escape(figure.title)
+    drawing: Markup = markup(text[text.index("<svg") :].replace("<svg", f'<svg role="img" aria-label="{label}"', 1))
+    return drawing
 
 
-def _configuration(configuration: Configuration, cells: Sequence[TableCell]) -> Details:
+def _configuration(configuration: Configuration, cells: Sequence[TableCell]) -> tuple[str, list[str], list[list[str]]]:
+    """The cells of a configuration: a line that counts them, the head of their table, and its rows."""
     here = [cell for cell in cells if cell.row.configuration == configuration]
     counts = {verdict: sum(cell.verdict == verdict for cell in here) for verdict in VERDICTS}
     tally = ", ".join(f"{number} {verdict}" for verdict, number in counts.items() if number)
@@ -173,10 +194,5 @@ def _configuration(configuration: Configuration, cells: Sequence[TableCell]) -> 
     rows = []
     for row in by_row(here):
         names = [row[0].row.optimizer, str(row[0].row.epoch), row[0].recipe]
-        rows.append(TableRow([*names, *(text for cell in row for text in cell_texts(cell))]))
-    return Details(f"{configuration.name}: {tally}", [Table(head, rows)])
-
-
-def _figure(figure: Figure) -> Section:
-    panels = [panel if panel.title else replace(panel, title="Loss surface") for row in figure.rows for panel in row]
-    return Section(figure.title, figure.caption, panels=panels)
+        rows.append([*names, *(text for cell in row for text in cell_texts(cell))])
+    return f"{configuration.name}: {tally}", head, rows

@@ -6,14 +6,17 @@ Only what was run is drawn. A figure without runs is None, and the scorecard say
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from surefoot.lab.analyse.stats import mean_std
+from surefoot.lab.analyse.stats import Paired, mean_std, paired
 from surefoot.lab.report.figures import Axis, Figure, Line, Markers, Panel, band, mean_curve
 from surefoot.lab.store import Run
+from surefoot.paper import why
 from surefoot.paper.ablation import IMAGES, at_horizon, runs_by_rate, runs_by_variant
-from surefoot.paper.cells import RECORDED, PaperSetting, Replication, values_at
+from surefoot.paper.cells import RECORDED, PaperSetting, Replication, paired_differences, values_at
+from surefoot.paper.claims import against, judge_all
 from surefoot.paper.published import EPOCHS, METRICS, OPTIMIZERS, TITLES, Configuration, configurations, eta_of, find
 
 #: Each optimizer keeps its colour and dash in every figure; Adam, the baseline, is black.
@@ -22,7 +25,10 @@ SERIES = {"Adam": 0, "AdamUCB": 1, "AdamCB": 2, "AdamS": 3}
 _AXES = {"train_loss": Axis(scale="log"), "val_loss": Axis(scale="log"), "val_acc": Axis(largest=100.0)}
 _HEIGHT = 380
 _PUBLISHED = Markers("circle-open")
-_CURVES = "Lines: our mean over seeds, bands one standard deviation. Points: the published mean ± std of three seeds."
+_CURVES = (
+    "Lines: our mean over seeds, bands one standard deviation. Where fewer seeds were trained for longer, another line "
+    "goes on; one seed has no band. Points: the published mean ± std of three seeds."
+)
 
 
 @dataclass(frozen=True)
@@ -42,7 +48,11 @@ def paper_figures(replication: Replication, steps: Mapping[str, Sequence[tuple[f
     """
     by_name = {configuration.name: configuration for configuration in configurations()}
     plain, dropout = by_name["CNN 128"], by_name["CNN 128 with dropout"]
-    figures: dict[str, Figure | None] = {"surface": surface()}
+    figures: dict[str, Figure | None] = {
+        "gains": gains(replication),
+        "claims": claims_forest(replication),
+        "surface": surface(),
+    }
     for configuration in configurations():
         figures[configuration.name.lower().replace(" ", "-")] = comparison(replication, configuration)
     figures["cnn"] = with_and_without_dropout(replication, plain, dropout)
@@ -54,6 +64,7 @@ def paper_figures(replication: Replication, steps: Mapping[str, Sequence[tuple[f
     for model in ("lr", "mlp"):
         figures[f"ablation-{model}"] = variants_over_epochs(replication.runs, by_name[f"{model.upper()} 128"])
     figures["ablation-cnn"] = across_rates(replication.runs, plain)
+    figures["why"] = why_it_helps(replication.runs, plain)
     return Figures(
         [figure for figure in figures.values() if figure], [name for name, figure in figures.items() if not figure]
     )
@@ -71,6 +82,25 @@ def curve(
     """The mean of one of the paper's metrics over seeds, in the paper's unit; see `mean_curve`."""
     name, unit = RECORDED[metric]
     return mean_curve(runs, name, label, series, unit=unit, dash=dash, until=until)
+
+
+def curves(runs: Sequence[Run], metric: str, label: str, series: int, *, dash: int | None = None) -> list[Line]:
+    """The mean of one of the paper's metrics over seeds; where runs end, another line goes on with those that are left.
+
+    So all points of a line are means of the same seeds. A single seed has no band.
+    """
+    name, unit = RECORDED[metric]
+    recorded = [{row["epoch"]: unit * row[name] for row in run.epochs if row.get(name) is not None} for run in runs]
+    lines: list[Line] = []
+    since = 0
+    for length in sorted({max(values) for values in recorded if values}):
+        left = [values for values in recorded if values and max(values) >= length]
+        rows = {epoch: [values[epoch] for values in left] for epoch in range(max(since, 1), length + 1)}
+        bands = [band(row) for row in rows.values()] if len(left) > 1 else []
+        means = [mean_std(row).mean for row in rows.values()]
+        lines.append(Line(f"{label} (n={len(left)})", [float(x) for x in rows], means, series, bands, dash=dash))
+        since = length
+    return lines
 
 
 def _published(configuration: Configuration, optimizer: str, metric: str, until: float) -> Line | None:
@@ -99,9 +129,9 @@ def _panels(replication: Replication, configuration: Configuration, suffix: str 
         for optimizer in OPTIMIZERS:
             eta = eta_of(configuration, optimizer)
             label = optimizer if eta is None else f"{optimizer} {eta:g}"
-            ours = curve(list(replication.of(configuration, optimizer).values()), metric, label, SERIES[optimizer])
+            ours = curves(list(replication.of(configuration, optimizer).values()), metric, label, SERIES[optimizer])
             if ours:
-                lines += [ours, _published(configuration, optimizer, metric, ours.x[-1])]
+                lines += [*ours, _published(configuration, optimizer, metric, ours[-1].x[-1])]
         if not lines:
             return None
         panels.append(metric_panel(metric, TITLES[metric] + suffix, lines))
@@ -127,8 +157,8 @@ def dropout_against_adams(replication: Replication, plain: Configuration, dropou
     """Adam and AdamS, each with and without dropout."""
     panels = []
     for metric in METRICS:
-        lines = [
-            curve(
+        pairs = [
+            curves(
                 list(replication.of(configuration, optimizer).values()),
                 metric,
                 f"{optimizer}{' + dropout' if configuration.dropout else ''}",
@@ -138,9 +168,9 @@ def dropout_against_adams(replication: Replication, plain: Configuration, dropou
             for optimizer in ("Adam", "AdamS")
             for configuration in (plain, dropout)
         ]
-        if not all(lines):
+        if not all(pairs):
             return None
-        panels.append(metric_panel(metric, TITLES[metric], lines))
+        panels.append(metric_panel(metric, TITLES[metric], [line for lines in pairs for line in lines]))
     caption = "A training loss under dropout is measured with units dropped: compare it with its own kind."
     return Figure("dropout-adams", "Dropout against AdamS, CNN 128", [panels], caption)
 
@@ -197,25 +227,152 @@ def across_rates(runs: Sequence[Run], configuration: Configuration) -> Figure | 
     length, by_name = runs_by_rate(runs, configuration)
     panels = []
     for metric in METRICS:
-        lines = [_rates_line(by_rate, metric, name, k, length) for k, (name, by_rate) in enumerate(by_name.items())]
-        lines = [line for line in lines if line]
-        if len(lines) < 2:
+        lines = [
+            line for k, (name, by_rate) in enumerate(by_name.items())
+            for line in _rates_lines(by_rate, metric, name, k, length)
+        ]  # fmt: skip
+        if len(by_name) < 2:
             return None
         panels.append(metric_panel(metric, f"{TITLES[metric]}, epoch {length}", lines, Axis("learning rate", "log")))
     title = f"CNN 128, {IMAGES} images: every contestant at every learning rate"
     return Figure("ablation-cnn", title, [panels], "Mean over seeds, bands one standard deviation.")
 
 
-def _rates_line(by_rate: Mapping[float, Sequence[Run]], metric: str, name: str, series: int, epoch: int) -> Line | None:
+def _rates_lines(by_rate: Mapping[float, Sequence[Run]], metric: str, name: str, series: int, epoch: int) -> list[Line]:
+    """What a contestant reached at each rate: one line for each number of seeds."""
     values = {lr: values_at(seeds, metric, epoch) for lr, seeds in sorted(by_rate.items())}
-    ended = {lr: row for lr, row in values.items() if row}
-    if not ended:
+    lines = []
+    for n in sorted({len(row) for row in values.values() if row}, reverse=True):
+        alike = {lr: row for lr, row in values.items() if len(row) == n}
+        bands = [band(row) for row in alike.values()] if n > 1 else []
+        means = [mean_std(row).mean for row in alike.values()]
+        lines.append(Line(f"{name} (n={n})", list(alike), means, series, bands, markers=Markers()))
+    return lines
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A difference in one row of a forest plot: ours with its interval, and the published one."""
+
+    row: int
+    label: str
+    series: int
+    ours: Paired
+    published: float | None = None
+    scale: float = 1.0
+
+
+def forest(title: str, names: Sequence[tuple[str, str]], estimates: Sequence[Estimate], x: Axis) -> Panel:
+    """Differences with their intervals, those of a row below each other; one seed has no interval.
+
+    Args:
+        title: of the panel.
+        names: a name and a note for each row.
+        estimates: what is drawn.
+        x: the axis of the differences.
+    """
+    lines = [Line("", [0.0, 0.0], [-0.5, len(names) - 0.5], faint=True)]
+    for row in range(len(names)):
+        here = [estimate for estimate in estimates if estimate.row == row]
+        for k, estimate in enumerate(here):
+            y = row + 0.8 * ((k + 0.5) / len(here) - 0.5)
+            ours, scale = estimate.ours, estimate.scale
+            if estimate.published is not None:
+                lines.append(
+                    Line("published", [estimate.published / scale], [y], 0, markers=_PUBLISHED, connected=False)
+                )
+            if ours.n:
+                point, text = [ours.difference / scale], [f"{estimate.label} (n={ours.n})"]
+                lines.append(
+                    Line(estimate.label, point, [y], estimate.series, text=text, markers=Markers(), connected=False)
+                )
+            if ours.n > 1:
+                lines.append(Line("", [ours.low / scale, ours.high / scale], [y, y], estimate.series, dash=0))
+    return Panel(title, lines, x, Axis(), height=60 + 40 * len(names), rows=names)
+
+
+def gains(replication: Replication) -> Figure | None:
+    """How many points of validation accuracy each variant gains over Adam, published and ours, in every setting."""
+    panels = []
+    for epoch in EPOCHS:
+        names, estimates = [], []
+        for row, configuration in enumerate(configurations()):
+            seeds = []
+            for optimizer in OPTIMIZERS[1:]:
+                contrast = against(configuration, optimizer, "val_acc", epoch)
+                ours = paired(list(contrast.values(replication).values()))
+                estimates.append(Estimate(row, optimizer, SERIES[optimizer], ours, contrast.published()))
+                seeds.append(ours.n)
+            name = "" if panels else configuration.name  # the panels share their rows
+            names.append((name, _seeds(seeds)))
+        if any(estimate.ours.n for estimate in estimates):
+            axis = Axis("points of validation accuracy ahead of Adam", span=(-6.0, 9.0))
+            panels.append(forest(f"after {epoch} epochs", names, estimates, axis))
+    caption = (
+        "Right of zero: better than Adam. Filled: ours, with the 95% interval of the difference paired by seed; one "
+        "seed has none, and decides nothing, as does an interval that contains zero. Open: the published means."
+    )
+    return Figure("gains", "What each variant gains over Adam", [panels], caption) if panels else None
+
+
+def claims_forest(replication: Replication) -> Figure | None:
+    """Every claim with all lines of evidence that count: ours as a share of the published difference."""
+    verdicts = judge_all(replication)
+    if all(verdict.word == "not run" for verdict in verdicts):
         return None
-    counts = [len(row) for row in ended.values()]
+    names, estimates = [], []
+    for row, verdict in enumerate(verdicts):
+        counting = [result for result in verdict.results if result.contrast.in_the_tables]
+        seeds = _seeds([result.paired.n for result in counting])
+        names.append(("\n".join(textwrap.wrap(verdict.claim.title, 44)), f"{verdict.word}\n{seeds}"))
+        for result in counting:
+            contrast, published = result.contrast, result.contrast.published()
+            low, high = contrast.edges
+            # Where no difference is claimed, the margin takes the place of the published difference.
+            scale = high if contrast.band is not None and low < 0 < high and not contrast.ratio else published
+            series = 1 + METRICS.index(contrast.metric)
+            estimates.append(Estimate(row, TITLES[contrast.metric], series, result.paired, published, scale))
+    axis = Axis("share of the published difference (0: none, 1: as published)", span=(-2.5, 4.0))
+    panel = replace(forest("", names, estimates, axis), wide=True)
+    caption = (
+        "Filled: each line of evidence of a claim, our difference with its 95% interval, divided by the published one "
+        "(open). Where a claim says that there is no difference, both are divided by the margin of half a point. "
+        "Intervals that leave the picture are cut. A verdict takes six paired seeds."
+    )
+    return Figure("claims", "Every claim of the paper: published and ours", [[panel]], caption)
+
+
+def _seeds(counts: Sequence[int]) -> str:
+    """How many pairs there are.
+
+    >>> _seeds([6, 6]), _seeds([3, 1, 6]), _seeds([0, 0])
+    ('n=6', 'n=1 to 6', 'not run')
+    """
     least, most = min(counts), max(counts)
-    label = f"{name} (n={least})" if least == most else f"{name} (n={least} to {most})"
-    means = [mean_std(row).mean for row in ended.values()]
-    return Line(label, list(ended), means, series, [band(row) for row in ended.values()])
+    return "not run" if not most else f"n={most}" if least == most else f"n={least} to {most}"
+
+
+def why_it_helps(runs: Sequence[Run], configuration: Configuration) -> Figure | None:
+    """The study of `surefoot.paper.why`: the gain over Adam of each kind of weights, at each rate and length."""
+    rows = []
+    for lr in why.RATES:
+        by_name = why.runs_by_contestant(runs, configuration, lr)
+        panels: list[Panel] = []
+        for epoch in why.HORIZONS:
+            names, estimates = [], []
+            for name, seeds in by_name.items():
+                ours = paired(paired_differences(seeds, by_name.get(why.ADAM, []), "val_acc", epoch))
+                if name != why.ADAM and ours.n:
+                    estimates.append(Estimate(len(names), "gain over Adam", 1, ours))
+                    names.append((name if not panels else "", f"n={ours.n}"))
+            if len(estimates) > 1:  # beside the scale itself
+                axis = Axis("points of validation accuracy ahead of Adam")
+                panels.append(forest(f"lr {lr:g}, {epoch} epochs", names, estimates, axis))
+        if panels:
+            rows.append(panels)
+    title = f"Why the scale helps: CNN 128, {IMAGES} images"
+    caption = "Difference from Adam paired by seed, with its 95% interval."
+    return Figure("why", title, rows, caption) if rows else None
 
 
 def step_size(steps: Mapping[str, Sequence[tuple[float, float]]], configuration: Configuration) -> Figure | None:

@@ -155,7 +155,7 @@ def _why(seeds: int | None, epochs: int | None) -> list[PlannedComparison]:
     comparisons = []
     for lr, most, length in asked:
         specs = [variant.spec for variant in why.contestants(lr).values()][:most]
-        title = f"why the scale helps, {len(specs)} contestants at lr {lr:g}"
+        title = f"why the scale helps, {len(specs)} contestants at lr {lr:g}, {length} epochs"
         comparisons.append(planned_comparison(title, cnn, specs, seeds, length, subset=ablation.IMAGES))
     return comparisons
 

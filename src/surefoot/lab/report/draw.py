@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 PALETTE = ("#17232c", "#0072b2", "#d55e00", "#009e73", "#a8438f", "#bf8600", "#3d9fd3", "#6b6a1e")
 #: Dashes in pixels; with the colours they make 35 styles, and neighbours differ in both.
 DASHES = ("solid", "9px,3px", "3px,3px", "9px,3px,2px,3px", "15px,4px")
+#: Height of a named row of a panel in inches.
+ROW_HEIGHT = 0.42
 #: Width of the page's lines in pixels: its dashes are in pixels, those of matplotlib in widths of the line.
 _WIDTH = 2.2
 
@@ -129,7 +131,9 @@ def draw(figure: Figure) -> matplotlib.figure.Figure:
     """A figure as matplotlib's, without touching pyplot's state."""
     module = require("matplotlib.figure", extra="lab")
     columns = max(len(row) for row in figure.rows)
-    size = (max(5.6, 4.2 * columns), 0.9 + 3.1 * len(figure.rows))
+    heights = [max(3.1, *(0.35 + ROW_HEIGHT * len(panel.rows) for panel in row)) for row in figure.rows]
+    is_wide = any(panel.wide for row in figure.rows for panel in row)
+    size = (max(8.4 if is_wide else 5.6, 4.2 * columns), 0.9 + sum(heights))
     drawn: matplotlib.figure.Figure = module.Figure(figsize=size, layout="constrained")
     drawn.suptitle(figure.title)
     handles: dict[str, Any] = {}
@@ -150,7 +154,8 @@ def draw_panel(axes: Axes, panel: Panel) -> dict[str, Any]:
     handles: dict[str, Any] = {}
     for line in panel.lines:
         handle = _draw_line(axes, line)
-        handles.setdefault(line.label, handle)
+        if line.label:
+            handles.setdefault(line.label, handle)
     axes.set(title=panel.title, xlabel=panel.x.title, ylabel=panel.y.title)
     ticker = require("matplotlib.ticker", extra="lab")
     if panel.x.whole:
@@ -159,6 +164,10 @@ def draw_panel(axes: Axes, panel: Panel) -> dict[str, Any]:
         if scale == "log":
             set_scale("log")
     axes.set_ylim(*y_limits(panel))
+    if panel.x.span:
+        axes.set_xlim(*panel.x.span)
+    if panel.rows:
+        _name_rows(axes, panel)
     for scale, axis in ((panel.x.scale, axes.xaxis), (panel.y.scale, axes.yaxis)):
         if scale == "log":
             axis.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0)))
@@ -168,6 +177,18 @@ def draw_panel(axes: Axes, panel: Panel) -> dict[str, Any]:
                 axis.set_major_locator(ticker.MaxNLocator(7, steps=[1, 2, 5, 10]))
     axes.grid(alpha=0.25, linewidth=0.5)
     return handles
+
+
+def _name_rows(axes: Axes, panel: Panel) -> None:
+    """The rows from top to bottom: names on the left, notes on the right, and every second row shaded."""
+    axes.set_yticks(range(len(panel.rows)), [name for name, _ in panel.rows], fontsize=8)
+    axes.set_ylim(len(panel.rows) - 0.5, -0.5)
+    for row, (_, note) in enumerate(panel.rows):
+        axes.annotate(
+            note, (1.01, row), xycoords=axes.get_yaxis_transform(), va="center", fontsize=8, annotation_clip=False
+        )
+        if row % 2:
+            axes.axhspan(row - 0.5, row + 0.5, color=PALETTE[0], alpha=0.04, linewidth=0)
 
 
 def y_limits(panel: Panel) -> tuple[float, float]:
@@ -190,7 +211,7 @@ def _draw_line(axes: Axes, line: Line) -> Any:
     if not line.connected:
         return axes.errorbar(
             [x + line.shift for x in line.x], line.y, line.error or None, fmt="o", label=line.label, color=colour,
-            markerfacecolor="white", markersize=4, capsize=2, linewidth=0.8,
+            markerfacecolor="white" if _is_open(line) else colour, markersize=4, capsize=2, linewidth=0.8,
         )  # fmt: skip
     [handle] = axes.plot(
         line.x,
@@ -207,6 +228,10 @@ def _draw_line(axes: Axes, line: Line) -> Any:
         low, high = zip(*line.band)
         axes.fill_between(line.x, low, high, color=colour, alpha=0.15, linewidth=0)
     return handle
+
+
+def _is_open(line: Line) -> bool:
+    return line.markers is not None and str(line.markers.symbol).endswith("-open")
 
 
 def _pattern(dash: str) -> Any:
