@@ -53,10 +53,11 @@ bench: $(VENV)/.test ## measure step time, a lab epoch and import time, as ratio
 
 # Outside of the repository, so that runs outlive it. What was interrupted goes on where it stopped.
 PAPER_RUNS ?= $(HOME)/.local/share/surefoot/paper
-paper-runs: $(VENV)/.lab ## go on with the paper's runs at low priority (hours to days): one seed of everything, then more
+paper-runs: $(VENV)/.lab ## go on with the paper's runs at low priority (hours to days): the cells, seed by seed, then why
 	@set -e; for seeds in 1 2 3; do for part in lr mlp cnn; do \
 	  nice -n 19 $(BIN)/surefoot paper $$part --seeds $$seeds --jobs $(JOBS) --out $(PAPER_RUNS) \
 	    --archive results/paper/runs.jsonl; done; done
+	@nice -n 19 $(BIN)/surefoot paper why --jobs $(JOBS) --out $(PAPER_RUNS) --archive results/paper/runs.jsonl
 	@echo "Archive them with: $(BIN)/surefoot paper --out $(PAPER_RUNS) --export results/paper --page docs/replication.md"
 
 pins: ## raise every version in constraints.txt to what an install finds today (torch stays)

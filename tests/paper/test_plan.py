@@ -55,6 +55,14 @@ def test_ablation_has_two_lengths_and_a_sweep_of_rates() -> None:
     assert [comparison.epochs for comparison in planned("ablation", epochs=2, model="lr")] == [2]
 
 
+def test_why_begins_with_the_most_telling_and_ends_with_everybody() -> None:
+    lengths = [(len(comparison.optimizers), comparison.epochs, comparison.seeds) for comparison in planned("why")]
+    assert lengths[:3] == [(7, 3, 10), (7, 7, 10), (7, 20, 10)]
+    assert [(epochs, seeds) for _, epochs, seeds in lengths[3:]] == [(20, 10), (20, 10)]
+    assert all(comparison.overrides["subset"] == 10_000 for comparison in planned("why"))
+    assert [comparison.epochs for comparison in planned("why", epochs=3)] == [3, 3, 3]
+
+
 def test_reference_runs_stand_beside_the_defaults() -> None:
     [comparison] = planned("lr", reference=True)
     assert [spec for spec in comparison.optimizers if "reference" in spec] == [

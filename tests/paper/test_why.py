@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import copy
 import random
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 
 from surefoot import AdamUCB
+from surefoot.lab.spec.contestant import Contestant
+from surefoot.lab.store import Run
+from surefoot.paper import why
+from surefoot.paper.published import plain_configurations
 from surefoot.paper.steps import ratios
 from surefoot.paper.why import WeightedAdam
 
@@ -114,6 +119,42 @@ def test_a_factor_of_the_step_is_in_the_first_moment() -> None:
             optimizer.step(loss=loss)
     assert -parameter["first"].item() == pytest.approx(0.01 * sum(ratios(OWN)))
     assert -parameter["second"].item() == pytest.approx(0.01 * 38)  # without spread, two steps are not taken
+
+
+def test_weights_of_another_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    donor = (0.0, 0.0, *(1.0 + 0.1 * t for t in range(38)))
+    monkeypatch.setattr(why, "recorded_weights", lambda: {0.01: donor})
+    recording = why.digest(0.01)
+    replayed, _ = made = path(WeightedAdam, weights="replayed", recording=recording)
+    assert made[1] == pytest.approx(donor)
+    torch.testing.assert_close(replayed, weighted_adam(list(donor)), rtol=1e-9, atol=1e-12)
+    drawn, again, other = (path(WeightedAdam, weights="drawn", recording=recording, seed=seed)[1] for seed in (0, 0, 1))
+    assert drawn == again != other
+    assert drawn[:2] == [0.0, 0.0]
+    assert set(drawn[2:]) <= set(donor[2:])
+    monkeypatch.setattr(why, "recorded_weights", lambda: {0.01: (*donor, 1.0)})
+    with pytest.raises(ValueError, match=f"there is no recording '{recording}' of weights at lr 0.01"):
+        path(WeightedAdam, weights="replayed", recording=recording)
+
+
+def test_every_contestant_is_another_one_and_its_runs_are_found(
+    variant_run: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(why, "recorded_weights", lambda: {1e-3: (0.0, 0.0, 1.0)})
+    cnn = plain_configurations()["cnn"]
+    everyone = why.contestants(1e-3)
+    assert len(everyone) == 11
+    assert len(why.contestants(5e-4)) == 9  # without those that need a recording
+    assert [Contestant.parse(variant.spec).label for variant in list(everyone.values())[: why.TELLING]][2:4] == [
+        "WeightedAdam weights=reciprocal lr=0.001",
+        "WeightedAdam weights=shuffled lr=0.001",
+    ]
+    runs = [
+        variant_run(cnn, variant, seed, settings={"subset": 10_000}) for variant in everyone.values() for seed in (0, 1)
+    ]
+    by_name = why.runs_by_contestant(runs, cnn, 1e-3)
+    assert {name: [run.seed for run in seeds] for name, seeds in by_name.items()} == {key: [0, 1] for key in everyone}
+    assert why.runs_by_contestant(runs, cnn, 5e-4) == {}
 
 
 def test_what_is_refused() -> None:

@@ -7,7 +7,6 @@ import io
 import os
 import re
 import textwrap
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
@@ -31,6 +30,7 @@ from surefoot.paper.tables import (
     cell_texts,
     cells_csv,
     claims_list,
+    counts_sentence,
     curves_csv,
     scorecard,
     tally_table,
@@ -114,6 +114,7 @@ def page_parts(replication: Replication, figures: Figures, folder: Path, page: P
         page: where the page is, for the links to them.
     """
     parts = {
+        "counts": "\n".join(textwrap.wrap(counts_sentence(table_cells(replication)), 98)) + "\n",
         "tally": tally_table(table_cells(replication)),
         "cell-verdicts": "\n".join(textwrap.wrap(CELL_VERDICTS, 98)) + "\n",
         "claims": claims_list(judge_all(replication)),
@@ -148,20 +149,17 @@ def html_page(replication: Replication, figures: Figures) -> str:
     """The replication as one HTML file without a script: the claims first, then everything else, folded."""
     jinja = require("jinja2", extra="lab")
     template = resources.files(__package__).joinpath("replication.html").read_text(encoding="utf-8")
-    cells = [cell for cell in table_cells(replication) if cell.recipe == "default"]
-    counts = Counter(cell.verdict for cell in cells)
+    cells = table_cells(replication)
     leading = [figure for figure in figures.drawn if figure.name in ("gains", "claims")]
     return str(
         jinja.Environment(autoescape=True, undefined=jinja.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
         .from_string(template)
         .render(
-            total=len(cells),
-            run=len(cells) - counts["not run"],
-            counts=[(counts[verdict], verdict) for verdict in VERDICTS if counts[verdict]],
+            counts=counts_sentence(cells),
             cell_verdicts=CELL_VERDICTS.replace("*", ""),
             claims=judge_all(replication),
             evidence=EVIDENCE,
-            cells=[_configuration(configuration, table_cells(replication)) for configuration in configurations()],
+            cells=[_configuration(configuration, cells) for configuration in configurations()],
             leading=[(figure, svg(figure)) for figure in leading],
             figures=[(figure, svg(figure)) for figure in figures.drawn if figure not in leading],
             missing=figures.missing,

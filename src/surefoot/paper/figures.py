@@ -293,9 +293,10 @@ def forest(title: str, names: Sequence[tuple[str, str]], estimates: Sequence[Est
 
 def gains(replication: Replication) -> Figure | None:
     """How many points of validation accuracy each variant gains over Adam, published and ours, in every setting."""
-    panels = []
+    panels: list[Panel] = []
     for epoch in EPOCHS:
-        names, estimates = [], []
+        names: list[tuple[str, str]] = []
+        estimates: list[Estimate] = []
         for row, configuration in enumerate(configurations()):
             seeds = []
             for optimizer in OPTIMIZERS[1:]:
@@ -320,11 +321,17 @@ def claims_forest(replication: Replication) -> Figure | None:
     verdicts = judge_all(replication)
     if all(verdict.word == "not run" for verdict in verdicts):
         return None
-    names, estimates = [], []
+    names: list[tuple[str, str]] = []
+    estimates: list[Estimate] = []
     for row, verdict in enumerate(verdicts):
         counting = [result for result in verdict.results if result.contrast.in_the_tables]
         seeds = _seeds([result.paired.n for result in counting])
-        names.append(("\n".join(textwrap.wrap(verdict.claim.title, 44)), f"{verdict.word}\n{seeds}"))
+        names.append(
+            (
+                "\n".join(textwrap.wrap(verdict.claim.title, 44)),
+                verdict.word if seeds == verdict.word else f"{verdict.word}\n{seeds}",
+            )
+        )
         for result in counting:
             contrast, published = result.contrast, result.contrast.published()
             low, high = contrast.edges
@@ -359,7 +366,8 @@ def why_it_helps(runs: Sequence[Run], configuration: Configuration) -> Figure | 
         by_name = why.runs_by_contestant(runs, configuration, lr)
         panels: list[Panel] = []
         for epoch in why.HORIZONS:
-            names, estimates = [], []
+            names: list[tuple[str, str]] = []
+            estimates: list[Estimate] = []
             for name, seeds in by_name.items():
                 ours = paired(paired_differences(seeds, by_name.get(why.ADAM, []), "val_acc", epoch))
                 if name != why.ADAM and ours.n:

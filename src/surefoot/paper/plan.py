@@ -150,10 +150,9 @@ def _why(seeds: int | None, epochs: int | None) -> list[PlannedComparison]:
     """The most telling contestants at the paper's rate first, at every length; then all of them at every rate."""
     cnn, seeds = plain_configurations()["cnn"], seeds or why.SEEDS
     lengths = [epochs] if epochs else list(why.HORIZONS)
-    asked = [(why.RATES[0], why.TELLING, length) for length in lengths]
-    asked += [(lr, None, lengths[-1]) for lr in why.RATES]
+    first = [(why.RATES[0], length, why.TELLING) for length in lengths]
     comparisons = []
-    for lr, most, length in asked:
+    for lr, length, most in (*first, *((lr, lengths[-1], None) for lr in why.RATES)):
         specs = [variant.spec for variant in why.contestants(lr).values()][:most]
         title = f"why the scale helps, {len(specs)} contestants at lr {lr:g}, {length} epochs"
         comparisons.append(planned_comparison(title, cnn, specs, seeds, length, subset=ablation.IMAGES))

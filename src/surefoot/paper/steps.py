@@ -17,6 +17,7 @@ from surefoot.lab.experiments import prepare
 from surefoot.lab.report.tables import csv_text
 from surefoot.lab.run.trainer import Trainer, pinned_arithmetic
 from surefoot.lab.store import write_atomic
+from surefoot.paper import why
 from surefoot.paper.ablation import CNN_EPOCHS, IMAGES
 from surefoot.paper.plan import spec_of
 from surefoot.paper.published import EPOCHS, OPTIMIZERS, eta_of, plain_configurations
@@ -82,13 +83,36 @@ def record(
     return path
 
 
-def train(task: str, spec: str, epochs: int, data_dir: Path | None, **overrides: Any) -> tuple[list[float], int]:
+def record_weights(path: Path, *, data_dir: Path | None = None, epochs: int = CNN_EPOCHS, **overrides: Any) -> None:
+    """Train the scale alone with the seed `why.DONOR` at each rate, and write what `why.recorded_weights` reads.
+
+    Args:
+        path: the file; rates that it holds already are not trained again.
+        data_dir: where the data sets are.
+        epochs: how long.
+        overrides: options of the task, such as subset.
+    """
+    configuration = plain_configurations()["cnn"]
+    overrides = {**configuration.overrides, "subset": IMAGES, **overrides}
+    known = why.read_weights(path.read_text(encoding="utf-8")) if path.exists() else {}
+    for lr in why.RATES:
+        if lr not in known:
+            spec = why.contestants(lr)[why.SCALE].spec
+            weights, _ = train(configuration.task, spec, epochs, data_dir, seed=why.DONOR, **overrides)
+            known[lr] = tuple(float(f"{weight:.6g}") for weight in weights)
+            rows = [{"lr": f"{rate:g}", "weight": f"{x:.6g}"} for rate, values in known.items() for x in values]
+            write_atomic(path, csv_text(rows).encode())
+
+
+def train(
+    task: str, spec: str, epochs: int, data_dir: Path | None, *, seed: int = 0, **overrides: Any
+) -> tuple[list[float], int]:
     """The weight of every step of one training, and how many steps an epoch has."""
-    setup = prepare(task, [spec], seeds=1, epochs=epochs, data_dir=data_dir, **overrides)
+    setup = prepare(task, [spec], seeds=[seed], epochs=epochs, data_dir=data_dir, **overrides)
     [contestant] = setup.contestants
     weights: list[float] = []
     with pinned_arithmetic(setup.options.threads):
-        trainer = Trainer(setup.config(contestant, 0, epochs), setup.task, contestant)
+        trainer = Trainer(setup.config(contestant, seed, epochs), setup.task, contestant)
 
         def note(optimizer: Any, *_: Any) -> None:
             weights.append(float(optimizer.confidence()[0]["weight"]))

@@ -67,6 +67,23 @@ def scorecard(replication: Replication, notes: Sequence[str] = ()) -> str:
     return "\n".join(parts)
 
 
+def counts_sentence(cells: Sequence[TableCell]) -> str:
+    """How many cells were measured, and what became of them."""
+    ours = [cell for cell in cells if cell.recipe == "default"]
+    counts = Counter(cell.verdict for cell in ours)
+    parts = [f"{counts[verdict]} {name}" for verdict, name in _IN_A_SENTENCE.items() if counts[verdict]]
+    return f"Of the {len(ours)} published cells {len(ours) - counts['not run']} were measured: {', '.join(parts)}."
+
+
+#: What is counted of the cells that were run.
+_IN_A_SENTENCE = {
+    "equivalent": "are equivalent to the published ones",
+    "inconclusive": "are inconclusive",
+    "differs": "differ",
+    "one seed": "have one seed, which is not judged",
+}
+
+
 def tally_table(cells: Sequence[TableCell]) -> str:
     """How many cells have which verdict, by configuration."""
     ours = [cell for cell in cells if cell.recipe == "default"]

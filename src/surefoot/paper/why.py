@@ -158,10 +158,9 @@ class WeightedAdam(torch.optim.Adam):
                 zero = torch.zeros_like(p, memory_format=torch.preserve_format)
                 # So large a step count that the kernel's own bias correction is 1.
                 self.state[p] = {"step": torch.tensor(1e30), "exp_avg": zero, "exp_avg_sq": zero.clone()}
-        columns = [[self.state[p][name] for p in params] for name in ("exp_avg", "exp_avg_sq")]
-        steps = [self.state[p]["step"] for p in params]
+        first, second, steps = ([self.state[p][name] for p in params] for name in ("exp_avg", "exp_avg_sq", "step"))
         torch._fused_adam_(
-            params, [p.grad for p in params], *columns, [], steps, lr=lr, beta1=decays[0], beta2=decays[1],
+            params, [p.grad for p in params], first, second, [], steps, lr=lr, beta1=decays[0], beta2=decays[1],
             weight_decay=group["weight_decay"], eps=eps, amsgrad=False, maximize=False,
         )  # fmt: skip
 
@@ -174,12 +173,17 @@ class WeightedAdam(torch.optim.Adam):
 def recorded_weights() -> dict[float, tuple[float, ...]]:
     """The std scale at every step of a run of the scale alone with the seed `DONOR`, by learning rate.
 
-    `surefoot.paper.steps.record_weights` writes the file.
-
-    >>> {lr: len(weights) for lr, weights in recorded_weights().items()}[0.001] == 20 * STEPS
-    True
+    They are in a file of the package, which `surefoot.paper.steps.record_weights` writes.
     """
-    text = resources.files(__package__).joinpath(_RECORDING).read_text(encoding="utf-8")
+    return read_weights(resources.files(__package__).joinpath(_RECORDING).read_text(encoding="utf-8"))
+
+
+def read_weights(text: str) -> dict[float, tuple[float, ...]]:
+    """The weights of every step by learning rate.
+
+    >>> read_weights("lr,weight\\n0.001,0\\n0.001,0.5\\n")
+    {0.001: (0.0, 0.5)}
+    """
     weights: dict[float, list[float]] = {}
     for line in csv.DictReader(text.splitlines()):
         weights.setdefault(float(line["lr"]), []).append(float(line["weight"]))
