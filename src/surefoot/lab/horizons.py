@@ -10,12 +10,12 @@ from typing import Any
 import torch
 
 from surefoot.lab.analyse.comparison import check_margin
-from surefoot.lab.analyse.groups import ContestantRuns, TaskGroup, value_at
+from surefoot.lab.analyse.groups import ContestantRuns, TaskGroup, metric_name, value_at
 from surefoot.lab.analyse.horizons import HEAD, HorizonComparison, compare_at_horizons
 from surefoot.lab.analyse.stats import mean_std
 from surefoot.lab.analyse.verdicts import plus_minus
 from surefoot.lab.experiments import Setup, compute, prepare
-from surefoot.lab.report.tables import markdown_table, metric_name
+from surefoot.lab.report.tables import markdown_table
 from surefoot.lab.run.pool import RunJob
 from surefoot.lab.spec.config import Purpose
 from surefoot.lab.spec.contestant import Contestant

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from surefoot._extras import require
 from surefoot.lab.analyse.audit import Finding, audit
 from surefoot.lab.analyse.comparison import MarginOption, Summary, summarise
-from surefoot.lab.analyse.groups import group_runs, to_frame
+from surefoot.lab.analyse.groups import group_runs, metric_name, to_frame
 from surefoot.lab.imports import import_runs, is_table
 from surefoot.lab.spec.config import Purpose
 from surefoot.lab.store import Run, StoreError, read_runs
@@ -154,7 +154,7 @@ class Results:
 
     def __repr__(self) -> str:
         """A few lines: what was compared, and the verdicts on the leading metric. `print(results)` has the tables."""
-        from surefoot.lab.report.tables import headline, metric_name
+        from surefoot.lab.report.tables import headline
 
         summary = self.table()
         leading = [row for row in summary.select(metric=(*summary.metrics, "")[0]) if not row.is_baseline]

@@ -23,6 +23,7 @@ from surefoot.lab.report.context import (
     Commands,
     Content,
     Details,
+    Download,
     Fact,
     Facts,
     Findings,
@@ -33,6 +34,7 @@ from surefoot.lab.report.context import (
     TableRow,
     Text,
     Verdicts,
+    Winner,
 )
 from surefoot.lab.report.draw import plotly
 from surefoot.lab.report.figures import Axis, Line, Panel
@@ -85,7 +87,9 @@ def contents(text: str) -> list[Content]:
         Verdicts([row], {text: 1}, text, [(1, text)], [[row, row]]),
         Verdicts(others, {text: 1}, text, [(1, text)]),
         Findings([Finding(text, "error", text)]),  # type: ignore[arg-type]
-        FindingsFlag(text, text),
+        FindingsFlag(text, text, [Finding(text, "error", text)]),  # type: ignore[arg-type]
+        Winner(text, text, text),
+        Download([text]),
         Legend([ContestantRuns(text, OptimizerConfig(text), ())], {text: 1}, [text], text),
         Facts({text: [Fact(text, text, text)]}),
     ]

@@ -113,17 +113,17 @@ SHOWN = "el => el.data.filter(t => t.mode === 'lines' && t.fill !== 'toself').le
 def test_the_page_draws_and_its_switches_work(visit, lively, tmp_path):
     page = visit(write_report(lively, tmp_path / "report.html"))
     canvases = page.locator(".canvas")
-    assert canvases.count() == 3 + 4 + 2 + 1  # curves, inside, sensitivity on two metrics, race
+    assert canvases.count() == 1 + 3 + 4 + 2 + 1  # differences, curves, inside, sensitivity on two metrics, race
     assert page.locator(".canvas svg.main-svg").count() >= canvases.count()
     assert page.locator(".canvas .scatterlayer path.js-line").count() > 6 * 3
-    curves, first = page.locator("#learning-curves"), page.locator("#figure-0")
+    curves, first = page.locator("#learning-curves"), page.locator("#figure-1")
     assert first.evaluate(SHOWN) == 6
     assert first.evaluate("el => el.data.filter(t => t.marker && t.marker.symbol === 'x').length") == 2
 
     for check, scale in ((True, "log"), (False, "linear")):
         curves.get_by_label("Log scale").set_checked(check)
         assert first.evaluate("el => el.layout.yaxis.type") == scale
-        assert page.locator("#figure-2").evaluate("el => el.layout.yaxis.type") == "linear"  # accuracy
+        assert page.locator("#figure-3").evaluate("el => el.layout.yaxis.type") == "linear"  # accuracy
 
     curves.get_by_label("Single seeds").check()
     assert first.evaluate(SHOWN) == 12
@@ -145,7 +145,7 @@ def test_the_page_draws_and_its_switches_work(visit, lively, tmp_path):
     curves.get_by_label("Minus baseline").check()
     assert first.evaluate("el => Math.max(...el.data[0].y.map(Math.abs))") == 0  # the baseline minus itself
     drop = "el => el.data.find(t => t.name === 'AdamCB').y.at(-1)"
-    assert page.locator("#figure-1").evaluate(drop) == pytest.approx(0.02, abs=0.002)
+    assert page.locator("#figure-2").evaluate(drop) == pytest.approx(0.02, abs=0.002)
     curves.get_by_label("Minus baseline").uncheck()
 
     chip = curves.get_by_role("button", name="AdamCB")
@@ -167,12 +167,12 @@ PLACE = """(el, [name, i]) => {
 
 def test_a_curve_under_the_mouse_shows_its_numbers(visit, lively, tmp_path):
     page = visit(write_report(lively, tmp_path / "report.html"))
-    canvas, label = page.locator("#figure-0"), page.locator("#figure-0 .hoverlayer .hovertext")
+    canvas, label = page.locator("#figure-1"), page.locator("#figure-1 .hoverlayer .hovertext")
     canvas.scroll_into_view_if_needed()
     assert label.count() == 0
     for name, epoch, n in (("AdamS eta=0.1", 8, "5 of 7"), ("AdamS eta=0.01", 7, "7")):  # the highest and the lowest
         page.mouse.move(*canvas.evaluate(PLACE, [name, epoch - 1]))
-        page.locator("#figure-0 .hoverlayer .hovertext", has_text=f"epoch {epoch}: ").wait_for()
+        page.locator("#figure-1 .hoverlayer .hovertext", has_text=f"epoch {epoch}: ").wait_for()
         values = [made.epochs[epoch - 1]["train_loss"] for made in lively if made.label == name and not made.diverged]
         shown = re.fullmatch(rf"{re.escape(name)}epoch {epoch}: (\S+) ± (\S+) \(n={n}\)", label.text_content())
         assert [float(number) for number in shown.groups()] == pytest.approx(
@@ -194,7 +194,7 @@ def test_it_fits_a_phone(visit, lively, tmp_path):
 
 def test_it_prints_and_has_a_dark_mode(visit, lively, tmp_path):
     page = visit(write_report(lively, tmp_path / "report.html"), color_scheme="dark")
-    ink = "() => document.getElementById('figure-0').layout.font.color"
+    ink = "() => document.getElementById('figure-1').layout.font.color"
     assert page.evaluate(ink) == "#e6edf1"
     page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
     page.emulate_media(media="print", color_scheme="dark")
@@ -202,10 +202,10 @@ def test_it_prints_and_has_a_dark_mode(visit, lively, tmp_path):
     assert page.locator("nav").is_hidden()
     assert page.locator("form.controls").first.is_hidden()
     assert page.evaluate("[...document.querySelectorAll('details')].every(part => part.open)")
-    assert page.locator("#figure-0 svg.main-svg").first.evaluate("el => el.getBoundingClientRect().width") < 340
+    assert page.locator("#figure-1 svg.main-svg").first.evaluate("el => el.getBoundingClientRect().width") < 340
     page.evaluate("window.dispatchEvent(new Event('afterprint'))")
     page.emulate_media(media="screen", color_scheme="dark")
-    page.locator("#figure-0").scroll_into_view_if_needed()  # what is far away is drawn again when it comes near
+    page.locator("#figure-1").scroll_into_view_if_needed()  # what is far away is drawn again when it comes near
     wait_until(page, f"({ink})() === '#e6edf1'")
     pdf = page.pdf(path=tmp_path / "report.pdf", prefer_css_page_size=True)
     assert 3 <= len(re.findall(rb"/Type\s*/Page\b", pdf)) <= 12
@@ -222,7 +222,7 @@ def test_every_axis_has_numbers_and_epochs_are_whole(visit, paired_runs, tmp_pat
     page = visit(write_report(runs, tmp_path / "report.html", sections=[extra]))
     page.locator("#learning-curves").get_by_label("Log scale").check()
     curves, paper, race = (
-        page.locator("#figure-1"),
+        page.locator("#figure-2"),
         page.locator("#paper .canvas"),
         page.locator("#time-to-target .canvas"),
     )
@@ -236,7 +236,7 @@ def test_every_axis_has_numbers_and_epochs_are_whole(visit, paired_runs, tmp_pat
     # what is left after a zoom has numbers, too
     paper.evaluate("el => Plotly.relayout(el, {'yaxis.range': [Math.log10(0.27), Math.log10(0.274)]})")
     assert len(paper.evaluate(NUMBERS, "y")) >= 3
-    assert page.locator("#figure-3").evaluate("el => el.layout.yaxis.exponentformat") == "e"
+    assert page.locator("#figure-4").evaluate("el => el.layout.yaxis.exponentformat") == "e"
 
 
 def test_bands_on_a_log_scale_end_at_the_smallest_seed(visit, run, tmp_path):
@@ -279,10 +279,10 @@ def test_28_contestants_10_seeds_45_epochs(visit, paired_runs, tmp_path):
     path = write_report(paired_runs(labels, seeds=10, epochs=45), tmp_path / "report.html")
     assert path.stat().st_size < MEGABYTES_6
     page = visit(path)
-    assert page.locator("#figure-0").evaluate(SHOWN) == MOST_SHOWN
+    assert page.locator("#figure-1").evaluate(SHOWN) == MOST_SHOWN
     assert page.locator("#learning-curves .chip[aria-pressed=true]").count() == MOST_SHOWN
     page.locator("#learning-curves").get_by_role("button", name="all", exact=True).click()
-    assert page.locator("#figure-0").evaluate(SHOWN) == 28
+    assert page.locator("#figure-1").evaluate(SHOWN) == 28
     assert page.locator("table.results").first.locator("tbody tr").count() == 28
 
 
@@ -309,7 +309,7 @@ def test_nothing_a_user_wrote_becomes_html(visit, run, tmp_path):
     assert page.locator("img").count() == 0
     assert page.locator("script").count() == 4
     page.locator("#learning-curves .chip").nth(1).click()
-    assert page.locator("#figure-0").evaluate(SHOWN) == 1
+    assert page.locator("#figure-1").evaluate(SHOWN) == 1
 
 
 SPAN = '<span style="background:url(http://198.51.100.7/x.png)">x</span>'
@@ -352,9 +352,9 @@ def test_the_page_runs_its_own_scripts_alone_and_loads_nothing(browser, lively, 
 def test_a_metric_may_have_the_name_of_something_that_every_object_has(visit, lively, tmp_path, name):
     runs = [with_metric(made, name if made.label == "AdamCB" else "") for made in lively]
     page = visit(write_report(runs, tmp_path / "r.html"))
-    assert page.locator("#figure-2").evaluate(SHOWN) == 1
+    assert page.locator("#figure-3").evaluate(SHOWN) == 1
     page.locator("#learning-curves").get_by_label("Minus baseline").check()
-    assert page.locator("#figure-0").evaluate(SHOWN) == 6
+    assert page.locator("#figure-1").evaluate(SHOWN) == 6
 
 
 def test_the_page_needs_no_network(paired_runs, tmp_path):

@@ -49,7 +49,9 @@ def test_an_option_that_contestants_differ_in_is_drawn(run):
     [group] = group_runs([run("Adam", 0), *runs])
     series = {contestant.label: i for i, contestant in enumerate(group.contestants)}
     [panel] = sensitivity(group, "valid_loss", series)
-    level, sweep = panel.lines
+    level, sweep, width = panel.lines
+    assert (width.label, width.series, width.y[0]) == ("", sweep.series, width.y[1])  # the basin, drawn as a bar
+    assert "Width of the basin in eta" in panel.caption
     assert (level.label, list(level.x)) == ("Adam (baseline)", [0.01, 1])
     assert (sweep.label, list(sweep.x), sweep.markers.symbol) == (
         "AdamS",

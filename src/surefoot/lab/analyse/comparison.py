@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from surefoot.lab.analyse.anytime_valid import Evidence, Support, support
@@ -215,11 +215,21 @@ RECORD_COLUMNS = tuple(Comparison("", "", "", "", False, mean_std([]), RunCounts
 
 @dataclass(frozen=True, repr=False)
 class Summary:
-    """The comparisons of every task and metric, and the groups of runs that they were made from."""
+    """The comparisons of every task and metric, and the groups of runs that they were made from.
+
+    Args:
+        groups: the runs by task.
+        comparisons: every contestant and metric against the baseline.
+        metrics: the metrics, the leading one first.
+        margins: by metric, which differences count as equal.
+        epoch: the epoch that was asked for, if not the end of the runs.
+    """
 
     groups: tuple[TaskGroup, ...]
     comparisons: tuple[Comparison, ...]
     metrics: tuple[str, ...]
+    margins: Mapping[str, Margin] = field(default_factory=dict)
+    epoch: int | None = None
 
     def __repr__(self) -> str:
         """One line; the tables are for `print`, or for a notebook."""
@@ -292,7 +302,7 @@ def summarise(
             for comparison in _compare(group, metric, targets.get(metric), epoch, margins.get(metric))
         ]
         comparisons += _with_verdicts(family)
-    return Summary(tuple(groups), tuple(comparisons), tuple(chosen))
+    return Summary(tuple(groups), tuple(comparisons), tuple(chosen), margins, epoch)
 
 
 def time_to_target(run: Run, metric: str, target: float, higher: bool) -> TrainingTime:
@@ -321,11 +331,8 @@ def _compare(
     for contestant in group.contestants:
         common = None if epoch is not None else _last_common_epoch(contestant, group.baseline)
         values = _values_by_seed(contestant, metric, epoch, common)
-        reference = _values_by_seed(group.baseline, metric, epoch, common)
-        seeds = sorted(values.keys() & reference.keys())
-        differences = [values[seed] - reference[seed] for seed in seeds]
-        margins = [margin.at(reference[seed]) for seed in seeds] if margin else ()
         is_baseline = contestant is group.baseline
+        evidence = None if is_baseline else pair_evidence(contestant, group.baseline, metric, epoch, margin)
         comparisons.append(
             Comparison(
                 task=group.name,
@@ -335,14 +342,32 @@ def _compare(
                 higher_is_better=higher,
                 values=mean_std(list(values.values())),
                 counts=_count(contestant, epoch),
-                paired=None if is_baseline else paired(differences),
-                evidence=None if is_baseline else Evidence(tuple(differences), tuple(margins)),
+                paired=None if evidence is None else paired(evidence.differences),
+                evidence=evidence,
                 target=None if target is None else _median_time(contestant, metric, target, higher),
                 time=None if is_baseline else _time_ratio(contestant, group.baseline),
                 epoch=common,
             )
         )
     return comparisons
+
+
+def pair_evidence(
+    contestant: ContestantRuns, other: ContestantRuns, metric: str, epoch: int | None, margin: Margin | None
+) -> Evidence:
+    """The differences of a contestant from another one, over the seeds where both ended."""
+    common = None if epoch is not None else _last_common_epoch(contestant, other)
+    values, reference = (_values_by_seed(side, metric, epoch, common) for side in (contestant, other))
+    seeds = sorted(values.keys() & reference.keys())
+    margins = [margin.at(reference[seed]) for seed in seeds] if margin else ()
+    return Evidence(tuple(values[seed] - reference[seed] for seed in seeds), tuple(margins))
+
+
+def compare_pair(
+    group: TaskGroup, pair: tuple[ContestantRuns, ContestantRuns], metric: str, epoch: int | None, margin: Margin | None
+) -> Comparison:
+    """The second of two contestants of a task against the first, before adjustment and without a verdict."""
+    return _compare(replace(group, contestants=pair), metric, None, epoch, margin)[1]
 
 
 def compare_after(pairs: Sequence[tuple[TaskGroup, int]], metric: str, margin: Margin) -> list[Comparison]:

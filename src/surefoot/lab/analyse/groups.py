@@ -273,6 +273,18 @@ def higher_is_better(metric: str, task: TaskConfig | None = None) -> bool:
     return (task or TaskConfig("")).is_higher_better(metric)
 
 
+def metric_name(metric: str) -> str:
+    """A metric's name in words.
+
+    >>> metric_name("valid_loss"), metric_name("train_loss"), metric_name("valid_top5")
+    ('validation loss', 'training loss', 'validation top5')
+    """
+    for short, word in (("valid_", "validation "), ("train_", "training ")):
+        if metric.startswith(short):
+            metric = word + metric.removeprefix(short)
+    return metric.replace("_", " ")
+
+
 def value_at(run: Run, metric: str, epoch: int | None = None) -> float | None:
     """The metric at the end of a run that ended without diverging, or after a given epoch; else ``None``."""
     if epoch is None:

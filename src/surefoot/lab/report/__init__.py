@@ -12,6 +12,7 @@ from surefoot.lab.report.context import ReportContext, Section
 from surefoot.lab.report.figures import BUDGET
 from surefoot.lab.report.page import render, write_html, write_page
 from surefoot.lab.report.sections import default_title, report_sections, subtitle
+from surefoot.lab.report.tables import to_csv
 
 if TYPE_CHECKING:
     from surefoot.lab.store import Run
@@ -52,10 +53,11 @@ def write_report(
     """
     summary = summarise(runs, metrics=metrics, baseline=baseline, target=target, margin=margin)
     shown = list(audit(runs, baseline) if findings is None else findings)
+    files = {"results.csv": to_csv(summary)}
     budget = BUDGET
     while True:
         parts = report_sections(summary, shown, sections, command, budget)
-        text = render(ReportContext(title or default_title(summary), subtitle(summary), parts))
+        text = render(ReportContext(title or default_title(summary), subtitle(summary), parts, files))
         excess = len(text.encode()) - LIMIT
         if excess <= 0 or budget <= SMALLEST_BUDGET:
             return write_html(path, text)

@@ -19,11 +19,12 @@ from surefoot.lab.report.figures import CurvePanel, Panel
 
 @dataclass(frozen=True)
 class ReportContext:
-    """A whole page: its heading, the line below it, and its sections."""
+    """A whole page: its heading, the line below it, its sections, and tables to save, as CSV by the names of files."""
 
     title: str
     subtitle: str = ""
     sections: Sequence[Section] = ()
+    tables: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -138,6 +139,24 @@ class Table(Content):
 
 
 @dataclass(frozen=True)
+class Winner(Content):
+    """Who won, by how much, and how sure that is, in large letters."""
+
+    template = "winner.html"
+    headline: str
+    reason: str
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Download(Content):
+    """Buttons that save tables of the page, by the names of their files; epochs.csv is made from the curves."""
+
+    template = "download.html"
+    files: Sequence[str]
+
+
+@dataclass(frozen=True)
 class Verdicts(Content):
     """What came out: a sentence, then a card per contestant or, without cards, a list with the claims first.
 
@@ -167,11 +186,12 @@ class Findings(Content):
 
 @dataclass(frozen=True)
 class FindingsFlag(Content):
-    """A line that points to the findings, because some are errors or warnings."""
+    """A line that points to the findings, because some are errors or warnings, and the first of those."""
 
     template = "flag.html"
     severity: str
     text: str
+    findings: Sequence[Finding] = ()
 
 
 @dataclass(frozen=True)

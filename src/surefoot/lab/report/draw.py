@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import html
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from surefoot._extras import require
-from surefoot.lab.report.figures import Axis, Figure, Line, Panel
+from surefoot.lab.report.figures import LIGHTER, Axis, Figure, Line, Markers, Panel
 
 if TYPE_CHECKING:
     import matplotlib.figure
@@ -23,15 +23,44 @@ ROW_HEIGHT = 0.42
 _WIDTH = 2.2
 
 
-def style_of(series: int) -> tuple[int, str]:
-    """Colour number and dash of the i-th contestant; only the baseline is drawn in ink.
+#: The scale of values, from dark to light.
+SEQUENTIAL = ("#0b2e4f", "#10598a", "#2b86b5", "#6cb1cf", "#b5d8e6", "#eaf4f8")
 
-    >>> style_of(0), style_of(1), style_of(8)
-    ((0, 'solid'), (1, '9px,3px'), (1, '9px,3px,2px,3px'))
+
+class Style(NamedTuple):
+    """How a series is drawn: the number of its colour, its dash, and how much of the colour, from 0 to 1, is left."""
+
+    colour: int
+    dash: str
+    strength: float = 1.0
+
+
+def style_of(series: int) -> Style:
+    """The style of a series; only the baseline is drawn in ink.
+
+    >>> style_of(0), style_of(1), style_of(8 + 40 * LIGHTER)
+    (Style(colour=0, dash='solid', strength=1.0), Style(colour=1, dash='9px,3px', strength=1.0), \
+Style(colour=1, dash='9px,3px,2px,3px', strength=0.6))
     """
-    if series == 0:
-        return 0, DASHES[0]
-    return 1 + (series - 1) % (len(PALETTE) - 1), DASHES[series % len(DASHES)]
+    lighter, place = divmod(series, LIGHTER)
+    colour = 0 if place == 0 else 1 + (place - 1) % (len(PALETTE) - 1)
+    return Style(colour, DASHES[place % len(DASHES)], 1 - lighter / 100)
+
+
+def colour_of(series: int) -> str:
+    """The colour of a series on white paper.
+
+    >>> colour_of(1), colour_of(1 + 50 * LIGHTER)
+    ('#0072b2', '#80b8d8')
+    """
+    style = style_of(series)
+    parts = [255 - style.strength * (255 - part) for part in _parts(PALETTE[style.colour])]
+    return "#" + "".join(f"{round(part):02x}" for part in parts)
+
+
+def _parts(code: str) -> tuple[int, int, int]:
+    """Red, green and blue of a colour."""
+    return int(code[1:3], 16), int(code[3:5], 16), int(code[5:7], 16)
 
 
 def plotly(panel: Panel) -> dict[str, Any]:
@@ -42,6 +71,8 @@ def plotly(panel: Panel) -> dict[str, Any]:
     listed = any(line.label and line.listed for line in panel.lines)
     layout = {"xaxis": _plotly_axis(panel.x), "yaxis": _plotly_axis(panel.y), "showlegend": listed}
     figure: dict[str, Any] = {"data": [trace for line in panel.lines for trace in _traces(line)], "layout": layout}
+    if panel.x.sides:
+        figure["sides"] = [_plotly_text(side) for side in panel.x.sides]
     if panel.rows:
         figure["rows"] = [[_plotly_text(name), _plotly_text(note)] for name, note in panel.rows]
     return figure
@@ -74,6 +105,8 @@ def _traces(line: Line) -> list[dict[str, Any]]:
         trace["line"] = {"dash": DASHES[line.dash]}
     if line.steps:
         trace["line"] = {"shape": "hv"}
+    if line.width is not None:
+        trace["line"] = {**trace.get("line", {}), "width": line.width}
     if line.faint:
         trace["opacity"] = 0.25
     if line.text:
@@ -85,7 +118,23 @@ def _traces(line: Line) -> list[dict[str, Any]]:
         trace["marker"] = {name: value for name, value in marker.items() if value is not None}
         if line.markers.line_width is not None:
             trace["marker"]["line"] = {"width": line.markers.line_width}
+        if line.markers.values:
+            del trace["series"]
+            trace["marker"] |= _scale(line.markers)
     return [*_band_trace(line), trace]
+
+
+def _scale(markers: Markers) -> dict[str, Any]:
+    """The sequential colours of points, with a bar beside the panel that explains them."""
+    shades = [[place / (len(SEQUENTIAL) - 1), colour] for place, colour in enumerate(SEQUENTIAL)]
+    bar = {"title": {"text": _plotly_text(markers.scale), "side": "right"}, "thickness": 12, "outlinewidth": 0}
+    return {
+        "color": list(markers.values),
+        "colorscale": shades,
+        "reversescale": not markers.dark_is_low,
+        "colorbar": bar,
+        "line": {"width": 1, "color": "#7d8b95"},
+    }
 
 
 def _band_trace(line: Line) -> list[dict[str, Any]]:
@@ -103,8 +152,7 @@ def _transparent(series: int) -> str:
     >>> _transparent(1)
     'rgba(0,114,178,0.14)'
     """
-    code = PALETTE[style_of(series)[0]]
-    red, green, blue = (int(code[k : k + 2], 16) for k in (1, 3, 5))
+    red, green, blue = _parts(colour_of(series))
     return f"rgba({red},{green},{blue},0.14)"
 
 
@@ -175,6 +223,13 @@ def draw_panel(axes: Axes, panel: Panel) -> dict[str, Any]:
             axis.set_minor_formatter(ticker.NullFormatter())
             if axis.get_view_interval()[1] < 3 * axis.get_view_interval()[0]:  # 1, 2 and 5 would be too few
                 axis.set_major_locator(ticker.MaxNLocator(7, steps=[1, 2, 5, 10]))
+    if panel.x.sides:
+        axes.axvline(0.0, color=PALETTE[0], linewidth=0.8)
+        for place, (words, align) in enumerate(zip(panel.x.sides, ("left", "right"))):
+            axes.text(place, 1.01, words, transform=axes.transAxes, ha=align, va="bottom", fontsize=8)
+    if panel.rows:
+        axes.set_yticks(range(len(panel.rows)), [name for name, _ in panel.rows])
+        axes.set_ylim(len(panel.rows) - 0.5, -0.5)
     axes.grid(alpha=0.25, linewidth=0.5)
     return handles
 
@@ -206,8 +261,18 @@ def y_limits(panel: Panel) -> tuple[float, float]:
 
 
 def _draw_line(axes: Axes, line: Line) -> Any:
-    number, dash = style_of(line.series)
-    colour = PALETTE[number]
+    dash = style_of(line.series).dash
+    colour = colour_of(line.series)
+    if line.markers and line.markers.values:
+        from matplotlib.colors import LinearSegmentedColormap
+
+        shades = SEQUENTIAL if line.markers.dark_is_low else SEQUENTIAL[::-1]
+        colours = LinearSegmentedColormap.from_list("sequential", shades)
+        points = axes.scatter(
+            line.x, line.y, c=line.markers.values, cmap=colours, s=60, edgecolor="#7d8b95", label=line.label
+        )
+        axes.figure.colorbar(points, ax=axes, label=line.markers.scale)
+        return points
     if not line.connected:
         return axes.errorbar(
             [x + line.shift for x in line.x], line.y, line.error or None, fmt="o", label=line.label, color=colour,
@@ -222,7 +287,7 @@ def _draw_line(axes: Axes, line: Line) -> Any:
         marker="o" if line.markers else "",
         color=colour,
         alpha=0.25 if line.faint else 1.0,
-        linewidth=0.8 if line.faint else 1.4,
+        linewidth=line.width or (0.8 if line.faint else 1.4),
     )
     if line.band:
         low, high = zip(*line.band)

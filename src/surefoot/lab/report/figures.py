@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Literal
 
-from surefoot.lab.analyse.groups import ContestantRuns, TaskGroup, higher_is_better, value_at
+from surefoot.lab.analyse.groups import ContestantRuns, TaskGroup, higher_is_better, sweeps, value_at
 from surefoot.lab.analyse.stats import mean_std
 from surefoot.lab.store import column, last_epoch
 
@@ -25,12 +25,19 @@ _NUMBER = 7.5
 
 @dataclass(frozen=True)
 class Markers:
-    """How points are marked: Plotly's names of symbols, sizes in pixels; a list has one value per point."""
+    """How points are marked: Plotly's names of symbols, sizes in pixels; a list has one value per point.
+
+    With `values` the colour of a point shows its value on a sequential scale, named by `scale`; light is worse if
+    `dark_is_low`.
+    """
 
     symbol: str | Sequence[str] = "circle"
     size: float | Sequence[float] = 7
     opacity: float | None = None
     line_width: float | None = None
+    values: Sequence[float] = ()
+    scale: str = ""
+    dark_is_low: bool = True
 
 
 @dataclass(frozen=True)
@@ -39,7 +46,7 @@ class Line:
 
     Args:
         label: its name in the legend; a line without one is not listed there.
-        series: the colour and dash of the i-th contestant, as `surefoot.lab.report.draw.style_of` gives them.
+        series: the colour and dash of a contestant, as `series_of` numbers them and `draw.style_of` reads the number.
         band: the lower and the upper edge at every point.
         error: half the length of the error bar of every point.
         text: what the page shows for a point under the mouse, plain text with line breaks.
@@ -47,6 +54,7 @@ class Line:
         dash: another dash than that of the series, by its number.
         steps: stay at a value until the next one, instead of a straight line between them.
         shift: how far to the side points are drawn, so that those of one epoch do not overlap.
+        width: another width than that of a curve, in pixels.
         listed: whether the page's legend lists it.
     """
 
@@ -63,6 +71,7 @@ class Line:
     steps: bool = False
     faint: bool = False
     shift: float = 0.0
+    width: float | None = None
     listed: bool = True
 
 
@@ -76,6 +85,7 @@ class Axis:
         powers: ticks are powers of ten, written as such.
         span: where it begins and ends.
         from_zero: it begins at zero.
+        sides: what it means to be left and right of zero, "better" or "worse"; zero is then marked by a line.
         largest: the largest value that there can be.
     """
 
@@ -86,6 +96,7 @@ class Axis:
     powers: bool = False
     span: tuple[float, float] | None = None
     from_zero: bool = False
+    sides: tuple[str, str] | None = None
     largest: float = math.inf
 
 
@@ -132,6 +143,32 @@ class CurvePanel:
     inside: bool = False
     height: int = 300
     wide: bool = False
+
+
+#: A series is the number of a colour, plus this for each percent that the colour is lighter.
+LIGHTER = 1000
+#: How much lighter the smallest value of a sweep is drawn than the largest one, in percent.
+_LIGHTEST = 65
+
+
+def series_of(groups: Sequence[TaskGroup]) -> dict[str, int]:
+    """The series of every contestant, by label: one colour for each, and for a sweep shades of one colour.
+
+    The first baseline is 0, the ink. Contestants that differ in eta alone, or in lr alone, are a sweep.
+    """
+    shades: dict[str, tuple[str, int]] = {}
+    for group in groups:
+        for number, sweep in enumerate(sweeps(group)):
+            for place, (_, contestant) in enumerate(sweep.points):
+                lighter = round(_LIGHTEST * (1 - place / (len(sweep.points) - 1)))
+                shades.setdefault(contestant.label, (f"{group.name} {number}", lighter))
+    series: dict[str, int] = {}
+    colours: dict[str, int] = {}
+    for label in dict.fromkeys(contestant.label for group in groups for contestant in group.contestants):
+        sweep_name, lighter = shades.get(label, (label, 0)) if series else ("", 0)
+        colour = colours.setdefault(sweep_name, len(colours))
+        series[label] = colour + LIGHTER * lighter
+    return series
 
 
 def band(values: Sequence[float]) -> tuple[float, float]:
@@ -186,16 +223,18 @@ class CurveData:
         epochs: the epochs that the lists hold, the same for all; what a run did not record is None.
         stride: 1 if all epochs are there, k if only every k-th is.
         hidden: labels that are not drawn until asked for.
+        task: the name of the task.
     """
 
     entries: list[dict[str, Any]] = field(default_factory=list)
     epochs: list[int] = field(default_factory=list)
     stride: int = 1
     hidden: list[str] = field(default_factory=list)
+    task: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """What report.js draws from."""
-        return {"entries": self.entries, "epochs": self.epochs, "hidden": self.hidden}
+        return {"entries": self.entries, "epochs": self.epochs, "hidden": self.hidden, "task": self.task}
 
     def has(self, metric: str) -> bool:
         """Whether any contestant recorded this metric."""
@@ -215,7 +254,7 @@ def _group_curves(group: TaskGroup, metrics: Sequence[str], series: dict[str, in
     recorded = sorted({epoch for run in group.runs for epoch in column(run.epochs, "epoch")})
     # every k-th epoch, counted back from the last, and the first; a fork does not begin at 1
     epochs = sorted({*recorded[:1], *recorded[::-stride]})
-    data = CurveData(epochs=epochs, stride=stride, hidden=_hidden(group, metrics))
+    data = CurveData(epochs=epochs, stride=stride, hidden=_hidden(group, metrics), task=group.name)
 
     def at_epochs(recorded: Mapping[int, float | None]) -> list[float | None]:
         return [_short(recorded.get(epoch)) for epoch in epochs]

@@ -6,7 +6,7 @@ import base64
 import datetime
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from importlib import resources
@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from surefoot._extras import require
+from surefoot.lab.analyse.groups import metric_name
 from surefoot.lab.report.context import ReportContext, Section
-from surefoot.lab.report.draw import DASHES, PALETTE, plotly, style_of
+from surefoot.lab.report.draw import plotly, style_of
 from surefoot.lab.report.figures import CurveData, CurvePanel, Panel
-from surefoot.lab.report.tables import MARKS, headline, metric_name
+from surefoot.lab.report.tables import MARKS, headline
 from surefoot.lab.store import check_place, open_plain
 from surefoot.version import __version__
 
@@ -36,7 +37,7 @@ def render(page: ReportContext) -> str:
         .render(
             page=page,
             sections=_with_anchors(page.sections),
-            figures=_FigureData(),
+            figures=_FigureData(page.tables),
             version=__version__,
             today=datetime.datetime.now(datetime.UTC).date().isoformat(),
             style=trusted(asset("report.css")),
@@ -115,7 +116,8 @@ def _with_anchors(sections: Sequence[Section]) -> list[tuple[str, Section]]:
 class _FigureData:
     """Numbers the figures while the page is rendered, and collects what the script draws them from."""
 
-    def __init__(self) -> None:
+    def __init__(self, tables: Mapping[str, str]) -> None:
+        self.tables = dict(tables)
         self.figures: list[dict[str, Any]] = []
         self.blocks: dict[int, CurveData] = {}
 
@@ -134,4 +136,8 @@ class _FigureData:
 
     def data(self) -> dict[str, Any]:
         blocks = [block.to_json() for block in self.blocks.values()]
-        return {"figures": self.figures, "blocks": blocks, "colours": len(PALETTE), "dashes": DASHES}
+        traces = [trace for figure in self.figures for trace in figure.get("data", ())]
+        drawn = [*traces, *(entry for block in blocks for entry in block["entries"])]
+        series = sorted({trace["series"] for trace in drawn if "series" in trace})
+        styles = {number: style_of(number) for number in series}
+        return {"figures": self.figures, "blocks": blocks, "styles": styles, "tables": self.tables}

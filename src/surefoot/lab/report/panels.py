@@ -1,4 +1,4 @@
-"""Panels made from runs: mean curves, sensitivity to an option, and time to target."""
+"""Panels made from runs: differences from the baseline, mean curves, sensitivity to an option, time to target."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from dataclasses import replace
 
 from surefoot.lab.analyse.across_tasks import AcrossTasks
 from surefoot.lab.analyse.comparison import Comparison, time_to_target
-from surefoot.lab.analyse.groups import ContestantRuns, TaskGroup, higher_is_better, sweeps
+from surefoot.lab.analyse.course import BASIN, Basin, basin
+from surefoot.lab.analyse.groups import ContestantRuns, TaskGroup, higher_is_better, metric_name, sweeps
 from surefoot.lab.analyse.stats import mean_std
 from surefoot.lab.analyse.verdicts import number, plus_minus
-from surefoot.lab.report.figures import Axis, Line, Markers, Panel, mean_curve
-from surefoot.lab.report.tables import metric_name
+from surefoot.lab.report.figures import LIGHTER, Axis, Line, Markers, Panel, mean_curve
+from surefoot.lab.report.tables import MARKS, difference, share
 
 
 def curves_panel(group: TaskGroup, metric: str, *, band: bool = True, log: bool = False) -> Panel:
@@ -25,6 +26,60 @@ def curves_panel(group: TaskGroup, metric: str, *, band: bool = True, log: bool 
     return Panel(group.name, drawn, y=Axis(metric_name(metric), "log" if log else "linear"))
 
 
+#: Rows of the picture of differences at most; the tables have all.
+MOST_ROWS = 10
+
+
+def differences_panel(rows: Sequence[Comparison], series: dict[str, int]) -> Panel | None:
+    """The difference of every seed from the baseline, with mean and interval, the best contestant on top.
+
+    Args:
+        rows: comparisons of one task and metric in the order of their ranking.
+        series: the series of each contestant.
+    """
+    pairs = [(row, row.evidence.differences) for row in rows if row.evidence and row.evidence.n]
+    shown = pairs[:MOST_ROWS]
+    if not shown:
+        return None
+    lines: list[Line] = []
+    for place, (row, values) in enumerate(shown):
+        colour = series[row.label]
+        # seeds one below the other, so that equal differences stay visible
+        offsets = [0.26 * (2 * k / max(1, len(values) - 1) - 1) for k in range(len(values))]
+        text = [f"{row.label}, pair {k + 1}\n{value:+.4g}" for k, value in enumerate(values)]
+        dots = Markers(size=8, opacity=0.5)
+        y = [place + offset for offset in offsets]
+        lines.append(Line("", values, y, colour, text=text, markers=dots, connected=False))
+        if row.interval:
+            lines.append(Line("", row.interval, [place, place], colour, dash=0, width=4))
+        mean = [f"{row.label}, mean\n{difference(row)}"]
+        diamond = Markers("diamond", 14)
+        lines.append(Line("", [row.difference], [place], colour, text=mean, markers=diamond, connected=False))
+    first = shown[0][0]
+    ends = [end for row, values in shown for end in (*values, *(row.interval or ()), 0.0)]
+    room = 0.05 * (max(ends) - min(ends)) or 1.0
+    left_out = f" The best {len(shown)} of {len(pairs)} are shown." if len(pairs) > len(shown) else ""
+    return Panel(
+        f"{metric_name(first.metric).capitalize()} minus {first.baseline}'s on the same seed",
+        lines,
+        Axis(
+            f"difference in {metric_name(first.metric)}, 0 is {first.baseline}",
+            span=(min(ends) - room, max(ends) + room),
+            sides=("worse", "better") if first.higher_is_better else ("better", "worse"),
+        ),
+        caption="A dot is a seed, the diamond their mean, the bar its 95% interval, which holds whenever one looks "
+        f"(six seeds or more).{left_out}",
+        height=104 + 46 * len(shown),
+        wide=True,
+        rows=[(name, _note(row)) for name, (row, _) in zip(shortened([row.label for row, _ in shown]), shown)],
+    )
+
+
+def _note(row: Comparison) -> str:
+    mark = MARKS[row.verdict.outcome]
+    return f"{share(row)} {mark.sign} {mark.word}".strip()
+
+
 def sensitivity(group: TaskGroup, metric: str, series: dict[str, int]) -> list[Panel]:
     """Final metric against eta or lr, one line per optimizer, when contestants differ in that option alone."""
     panels = []
@@ -34,9 +89,11 @@ def sensitivity(group: TaskGroup, metric: str, series: dict[str, int]) -> list[P
         swept = {id(contestant) for contestants in groups for _, contestant in contestants}
         values = sorted({value for contestants in groups for value, _ in contestants})
         lines = [_sweep(contestants, metric, series) for contestants in groups]
+        is_log = values[0] > 0
+        basins = [(line, found) for line in lines if is_log and (found := _basin(line, group, metric))]
         if id(group.baseline) not in swept:
             lines = [*_level(group.baseline, metric, values, series), *lines]
-        is_log = values[0] > 0
+        lines += [_width_of(line, found) for line, found in basins]
         panels.append(
             Panel(
                 f"{metric_name(metric).capitalize()} against {option}",
@@ -45,11 +102,37 @@ def sensitivity(group: TaskGroup, metric: str, series: dict[str, int]) -> list[P
                 Axis(f"final {metric_name(metric)}"),
                 "Mean ± std over the runs that ended. "
                 + ("Higher is better. " if higher_is_better(metric, group.task) else "Lower is better. ")
-                + "An empty marker: some runs diverged at this value.",
-                height=360,
+                + "An empty marker: some runs diverged at this value."
+                + (f" {basin_sentence(option, [(line.label, found) for line, found in basins])}" if basins else ""),
+                height=380,
+                wide=True,
             )
         )
     return panels
+
+
+def _basin(line: Line, group: TaskGroup, metric: str) -> Basin | None:
+    return basin(list(zip(line.x, line.y)), higher_is_better(metric, group.task))
+
+
+def _width_of(line: Line, found: Basin) -> Line:
+    """The basin as a bar at its level."""
+    text = [f"{line.label}: within {BASIN:.0%} of its best\nfrom {number(found.low, 2)} to {number(found.high, 2)}"] * 2
+    return Line("", [found.low, found.high], [found.level] * 2, line.series, text=text, dash=0, width=7, faint=True)
+
+
+def basin_sentence(option: str, basins: Sequence[tuple[str, Basin]]) -> str:
+    """How wide the basins are, in powers of ten.
+
+    >>> basin_sentence("lr", [("Adam", Basin(1e-3, 1e-2, 0.1, False))])
+    'Width of the basin in lr, where the mean is within 10% of the best: Adam 1.0 decades (0.001 to 0.01).'
+    """
+    widths = [
+        f"{label} {'at least ' if found.is_open else ''}{found.decades:.1f} decades "
+        f"({number(found.low, 2)} to {number(found.high, 2)})"
+        for label, found in basins
+    ]
+    return f"Width of the basin in {option}, where the mean is within {BASIN:.0%} of the best: {', '.join(widths)}."
 
 
 def _sweep(contestants: list[tuple[float, ContestantRuns]], metric: str, series: dict[str, int]) -> Line:
@@ -64,7 +147,8 @@ def _sweep(contestants: list[tuple[float, ContestantRuns]], metric: str, series:
         first.class_name,
         [value for value, _, _ in points],
         [final.mean for _, _, final in points],
-        series[first.label],
+        # the colour of the sweep, not its lightest shade and not the ink of a baseline in it
+        max(series[contestant.label] % LIGHTER for _, contestant in contestants),
         error=[final.std if final.n > 1 else 0.0 for _, _, final in points],
         text=text,
         markers=Markers(["circle-open" if contestant.diverged else "circle" for _, contestant, _ in points], 8),

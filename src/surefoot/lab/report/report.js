@@ -25,8 +25,14 @@
 
   const css = (name) => getComputedStyle(root).getPropertyValue(name).trim();
   function style(series) {
-    if (series === 0) return { color: css("--s0"), dash: page.dashes[0] };
-    return { color: css(`--s${1 + (series - 1) % (page.colours - 1)}`), dash: page.dashes[series % page.dashes.length] };
+    const [number, dash, strength] = page.styles[series];
+    return { color: mixed(css(`--s${number}`), css("--paper"), strength), dash };
+  }
+  // A colour of which a share is left, on this paper: the shades of a sweep.
+  function mixed(color, paper, strength) {
+    if (strength === 1) return color;
+    const parts = [1, 3, 5].map((k) => [color, paper].map((code) => parseInt(code.slice(k, k + 2), 16)));
+    return "#" + parts.map(([own, below]) => Math.round(strength * own + (1 - strength) * below).toString(16).padStart(2, "0")).join("");
   }
   function faint(color, alpha) {
     const n = parseInt(color.slice(1), 16);
@@ -160,20 +166,37 @@
   const ROW = 26, TALL_ROW = 46;
   function rowsLayout(figure) {
     const count = figure.rows.length, above = narrow(), noted = figure.rows.some(([, note]) => note);
-    const write = (text, place) => ({ text, showarrow: false, xref: "paper", font: { size: 11 }, ...place });
+    const longestNote = Math.max(...figure.rows.map(([, note]) => note.length));
+    const size = figure.sides ? 13 : 11;
+    const write = (text, place) => ({ text, showarrow: false, xref: "paper", font: { size }, ...place });
     const raised = { yanchor: "bottom", yshift: 11 };
     const annotations = figure.rows.flatMap(([name, note], y) => [
       ...(above ? [write(name, { x: 0, y, xanchor: "left", ...raised })] : []),
       ...(note ? [write(note, { x: 1, y, xanchor: above ? "right" : "left", ...(above ? raised : { xshift: 8 }) })] : []),
     ]);
+    if (figure.sides) {
+      annotations.push(write(`← ${figure.sides[0]}`, { x: 0, y: 1, yref: "paper", xanchor: "left", ...side(figure.sides[0]) }));
+      annotations.push(write(`${figure.sides[1]} →`, { x: 1, y: 1, yref: "paper", xanchor: "right", ...side(figure.sides[1]) }));
+    }
     return {
-      annotations, height: figure.height + (above ? (TALL_ROW - ROW) * count : 0),
-      margin: { l: above ? 12 : 54, r: noted && !above ? 110 : 12, t: above ? 0 : 10, b: 44 },
+      annotations, ...(figure.sides && { shapes: sidesOf(figure) }), height: figure.height + (above ? (TALL_ROW - ROW) * count : 0),
+      margin: { l: above ? 12 : 54, r: noted && !above ? 24 + 0.58 * size * longestNote : 12, t: figure.sides ? 26 : above ? 0 : 10, b: 44 },
       yaxis: {
-        tickvals: figure.rows.map((_, y) => y), ticktext: figure.rows.map(([name]) => name), zeroline: false,
+        tickfont: { size }, tickvals: figure.rows.map((_, y) => y), ticktext: figure.rows.map(([name]) => name), zeroline: false,
         range: [count - 0.5, above ? -0.7 : -0.5], showticklabels: !above,
       },
     };
+  }
+
+  // Which side of zero is better: a word at each end, a line at zero, and the better side shaded.
+  const side = (word) => ({ yanchor: "bottom", font: { size: 13, color: css(word === "better" ? "--good" : "--bad") } });
+  function sidesOf(figure) {
+    const [low, high] = figure.layout.xaxis.range, left = figure.sides[0] === "better";
+    return [
+      { type: "rect", layer: "below", yref: "paper", y0: 0, y1: 1, x0: left ? low : 0, x1: left ? 0 : high,
+        fillcolor: faint(css("--good"), 0.08), line: { width: 0 } },
+      { type: "line", layer: "below", yref: "paper", y0: 0, y1: 1, x0: 0, x1: 0, line: { color: css("--soft"), width: 1.5 } },
+    ];
   }
 
   // Low figures fill the end of a page; a long legend needs its room.
@@ -213,7 +236,7 @@
     const traces = figure.kind === "curves" ? curveTraces(figure) : plotTraces(figure);
     const config = {
       responsive: true, displaylogo: false, displayModeBar: touch ? false : "hover", scrollZoom: false,
-      modeBarButtons: [["toImage", "zoom2d", "pan2d", "resetScale2d"]],
+      modeBarButtons: [["zoom2d", "pan2d", "resetScale2d"]],
     };
     const canvas = canvases[i], layout = layoutOf(figure, traces, canvas.closest(".wide"));
     canvas.style.height = `${layout.height}px`;
@@ -281,6 +304,51 @@
       if (chip) show([chip.dataset.label]);
     });
   }
+
+  // Downloads: a figure as SVG, what it shows as CSV, and the tables of the page.
+  function save(name, text, type) {
+    const link = document.createElement("a");
+    link.href = URL.createObjectURL(new Blob([text], { type }));
+    link.download = name;
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+  }
+  const plainText = (text) => new DOMParser().parseFromString(String(text ?? "").replace(/<br>/g, " "), "text/html").body.textContent;
+  // A cell that a spreadsheet would compute is only text there.
+  function cell(value) {
+    const text = typeof value === "number" ? String(value) : plainText(value).replace(/^(?=[=+@-])/, "'");
+    return /[",\n]/.test(text) ? `"${text.replace(/"/g, '""')}"` : text;
+  }
+  const csv = (rows) => rows.map((row) => row.map(cell).join(",")).join("\n") + "\n";
+  function figureRows(i) {
+    const traces = canvases[i].data.filter((trace) => trace.fill !== "toself");
+    return [["series", "x", "y", "text"], ...traces.flatMap((trace) => [...trace.x].map((x, k) =>
+      [trace.name || "", x, trace.y[k], (trace.text && trace.text[k]) || (trace.customdata && trace.customdata[k]) || ""])
+      .filter((row) => row[1] !== null))];
+  }
+  // Every epoch of every run, as the curves have it: four digits.
+  function epochRows() {
+    const names = [...new Set(page.blocks.flatMap((block) => block.entries.flatMap((entry) => [...entry.values.keys()])))];
+    const rows = page.blocks.flatMap((block) => block.entries.flatMap((entry) => entry.seeds.flatMap((seed, k) =>
+      block.epochs.map((epoch, i) => [block.task, entry.label, seed, epoch, entry.step[i], entry.seconds[k][i],
+        ...names.map((name) => (entry.values.get(name) || [])[k]?.[i] ?? "")]).filter((row) => row.slice(6).some((value) => value !== "")))));
+    return [["task", "optimizer", "seed", "epoch", "step", "seconds", ...names], ...rows];
+  }
+  const fileName = (title) => plainText(title).toLowerCase().replace(/[^a-z0-9]+/g, "-").replace(/^-|-$/g, "") || "figure";
+  document.addEventListener("click", ({ target }) => {
+    const button = target.closest("[data-svg], [data-csv], [data-table]");
+    if (!button) return;
+    const { svg, csv: data, table } = button.dataset;
+    if (table !== undefined) save(table, page.tables[table] ?? csv(epochRows()), "text/csv");
+    const i = Number(svg ?? data ?? 0), name = page.figures.length ? fileName(page.figures[i].title) : "";
+    if (data !== undefined) save(`${name}.csv`, csv(figureRows(i)), "text/csv");
+    if (svg !== undefined) {
+      const { width, height } = canvases[i].getBoundingClientRect(), { data: traces, layout } = canvases[i];
+      const picture = { data: traces, layout: { ...layout, paper_bgcolor: css("--paper") } };
+      Plotly.toImage(picture, { format: "svg", width: Math.max(width, 640), height, imageDataOnly: true })
+        .then((text) => save(`${name}.svg`, text, "image/svg+xml"));
+    }
+  });
 
   // Small pages are drawn at once; in big ones the rest follows when it comes near, or when there is time.
   const drawIfNeeded = (i) => {

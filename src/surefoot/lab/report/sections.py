@@ -7,13 +7,17 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from surefoot.lab.analyse.across_tasks import across_tasks
+from surefoot.lab.analyse.anytime_valid import DECISIVE
 from surefoot.lab.analyse.audit import Finding
 from surefoot.lab.analyse.comparison import Comparison, Summary
-from surefoot.lab.analyse.groups import TaskGroup, higher_is_better
-from surefoot.lab.analyse.verdicts import count, number, span, with_interval
+from surefoot.lab.analyse.course import Course, courses
+from surefoot.lab.analyse.groups import TaskGroup, higher_is_better, metric_name
+from surefoot.lab.analyse.ranking import Ranking, rank, ranked
+from surefoot.lab.analyse.verdicts import count, number, plus_minus, span, with_interval
 from surefoot.lab.report.context import (
     Commands,
     Content,
+    Download,
     Fact,
     Facts,
     Findings,
@@ -25,10 +29,11 @@ from surefoot.lab.report.context import (
     TableRow,
     Text,
     Verdicts,
+    Winner,
 )
-from surefoot.lab.report.figures import BUDGET, CurveData, CurvePanel, Panel, curve_data
-from surefoot.lab.report.panels import profiles_panel, sensitivity, time_to_target_panel
-from surefoot.lab.report.tables import COLUMNS, MARKS, metric_name, step_time
+from surefoot.lab.report.figures import BUDGET, CurveData, CurvePanel, Panel, curve_data, series_of
+from surefoot.lab.report.panels import differences_panel, profiles_panel, sensitivity, time_to_target_panel
+from surefoot.lab.report.tables import COLUMNS, MARKS, e_value, share, step_time
 from surefoot.lab.store import column
 
 if TYPE_CHECKING:
@@ -38,6 +43,8 @@ if TYPE_CHECKING:
 MANY = 8
 #: Tables of up to so many rows are printed on one page; a longer one would leave half of a page empty.
 _WHOLE = 8
+#: Errors and warnings that are repeated below the verdict.
+MOST_URGENT = 3
 #: What an optimizer records about itself: the key, the title, a caption, and whether a log scale makes sense.
 _INSIDE = [
     ("tilt", "Tilt", "Above zero: pushes harder on batches worse than usual; below: on better ones.", False),
@@ -58,8 +65,7 @@ def report_sections(
     groups = summary.groups
     if not groups:
         return [*extra, Section("Honesty checks", content=[Findings(findings)])]
-    labels = dict.fromkeys(contestant.label for group in groups for contestant in group.contestants)
-    series = {label: i for i, label in enumerate(labels)}
+    series = series_of(groups)
     inside = [name for name, *_ in _INSIDE]
     data = curve_data(groups, [*summary.metrics, *inside], series, budget)
     sections = [
@@ -118,13 +124,42 @@ def _per_task(
 def _in_short(summary: Summary, findings: Sequence[Finding], series: dict[str, int]) -> Section:
     tally = Counter(finding.severity for finding in findings)
     words = " and ".join(count(tally[severity], severity) for severity in ("error", "warning") if tally[severity])
-    flag = [FindingsFlag("error" if tally["error"] else "warning", words)] if words else []
+    urgent = [finding for finding in findings if finding.severity != "note"][:MOST_URGENT]
+    flag = [FindingsFlag("error" if tally["error"] else "warning", words, urgent)] if words else []
     sections = []
     for group in summary.groups:
         lead = [Text(sentence, "lead")] if (sentence := _fork_sentence(group)) else []
-        below = [Text(finding.sentence, "note") for finding in findings if finding.belongs_below_verdicts(group.name)]
-        sections.append(_per_task(group, summary.groups, [*lead, *_verdicts(group, summary, series), *below]))
-    return Section("In short", content=flag, sections=sections)
+        below = [
+            Text(finding.sentence, "note")
+            for finding in findings
+            if finding.belongs_below_verdicts(group.name) and finding not in urgent
+        ]
+        ranking = rank(summary, group.name)
+        won = [_winner(ranking)] if ranking else []
+        picture = differences_panel(ranking.rows, series) if ranking else None
+        verdicts = Section("Verdicts", content=_verdicts(group, summary, series), plain=True)
+        sections.append(
+            Section(
+                group.name,
+                content=[*lead, *won, *below],
+                panels=[picture] if picture else [],
+                sections=[verdicts],
+                plain=len(summary.groups) == 1,
+            )
+        )
+    return Section("In short", sections=[Section("Before", content=flag, plain=True), *sections] if flag else sections)
+
+
+def _winner(ranking: Ranking) -> Winner:
+    known = [gap.e for gap in ranking.gaps if gap.is_compared and gap.e == gap.e]
+    sure = ""
+    if known and ranking.winner:
+        sure = f"How sure: the smallest e-value of its comparisons is {e_value(min(known))}; {DECISIVE:.0f} is a claim."
+    return Winner(
+        f"{ranking.headline}.",
+        f"{ranking.reason[:1].upper()}{ranking.reason[1:]}.",
+        " ".join(filter(None, [sure, ranking.lost])),
+    )
 
 
 def _fork_start(group: TaskGroup) -> str:
@@ -162,7 +197,8 @@ def _verdicts(group: TaskGroup, summary: Summary, series: dict[str, int]) -> lis
     rows = [row for row in summary.select(task=group.name) if not row.is_baseline]
     if not rows:
         return [Text(f"Only {group.baseline.label} ran: nothing to compare with yet.", "short")]
-    leading = [row for row in rows if row.metric == rows[0].metric]
+    rows = ranked(summary, rows)
+    leading = [row for row in rows if row.metric == summary.metrics[0]] or rows
     tally = Counter(row.verdict.outcome for row in leading)
     cards = [[row for row in rows if row.label == first.label] for first in leading]
     return [
@@ -205,23 +241,55 @@ def _results(summary: Summary, series: dict[str, int]) -> Section:
     sections = []
     for group in summary.groups:
         rows_of_metrics = [summary.select(metric=metric, task=group.name) for metric in summary.metrics]
-        tables = [_results_table(rows, series) for rows in rows_of_metrics if rows]
+        tables = [_results_table(ranked(summary, rows), series) for rows in rows_of_metrics if rows]
         if tables:
-            sections.append(_per_task(group, summary.groups, tables))
-    return Section("Results", lead, sections=sections)
+            sections.append(_per_task(group, summary.groups, [*tables, _course_table(group, summary, series)]))
+    return Section("Results", lead, [Download(["results.csv", "epochs.csv"])], sections=sections)
+
+
+def _course_table(group: TaskGroup, summary: Summary, series: dict[str, int]) -> Table:
+    """The last epoch beside the best one and the whole curve, and what an epoch costs."""
+    metric = summary.metrics[0]
+    cells: dict[str, Callable[[Course], str]] = {
+        "last epoch": lambda course: plus_minus(course.last.mean, course.last.std),
+        "best epoch": lambda course: plus_minus(course.best.mean, course.best.std),
+        "when": lambda course: "" if course.best_epoch is None else f"epoch {number(course.best_epoch)}",
+        "area under the curve": lambda course: plus_minus(course.area.mean, course.area.std),
+        "seconds per epoch": lambda course: number(course.seconds.mean, 3),
+        "peak memory": lambda course: "" if course.memory is None else f"{course.memory / 2**20:.0f} MB",
+    }
+    found = courses(group, metric)
+    shown = [name for name, cell in cells.items() if any(cell(course) not in ("", "–") for course in found)]
+    order = {
+        row.label: place for place, row in enumerate(ranked(summary, summary.select(metric=metric, task=group.name)))
+    }
+    rows = [
+        TableRow([course.label, *(cells[name](course) for name in shown)], series[course.label])
+        for course in sorted(found, key=lambda course: order.get(course.label, len(order)))
+    ]
+    return Table(
+        ["optimizer", *shown],
+        rows,
+        f"{metric_name(metric).capitalize()} along the way, and what an epoch costs",
+        "area: the mean over all epochs; the best epoch was chosen on the validation data, which flatters it",
+        missing="–",
+        whole=len(rows) <= _WHOLE,
+    )
 
 
 def _results_table(rows: Sequence[Comparison], series: dict[str, int]) -> Table:
     first = rows[0]
-    columns = [name for name in COLUMNS if name not in ("verdict", "to target: epochs / steps / s")]
-    if not any(row.counts.diverged for row in rows):
-        columns.remove("diverged")
+    left_out = {"verdict", "to target: epochs / steps / s"} | (
+        {"diverged"} if not any(r.counts.diverged for r in rows) else set()
+    )
+    columns = {name: cell for name, cell in COLUMNS.items() if name not in left_out}
+    columns["difference (95%)"] = lambda row: " ".join(filter(None, [COLUMNS["difference (95%)"](row), share(row)]))
     intervals = _intervals(rows)
     return Table(
-        columns,
+        list(columns),
         [
             TableRow(
-                [COLUMNS[name](row) for name in columns],
+                [cell(row) for cell in columns.values()],
                 series[row.label],
                 "baseline" if row.is_baseline else "",
                 row.verdict.outcome,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import html
+import io
 import json
 import math
 import re
@@ -11,11 +13,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from surefoot._extras import require
 from surefoot.lab.analyse.comparison import RECORD_COLUMNS, Comparison, Summary
+from surefoot.lab.analyse.groups import metric_name
+from surefoot.lab.analyse.ranking import percent, rank, ranked
 from surefoot.lab.analyse.verdicts import Outcome, number, plus_minus, with_interval
 
 if TYPE_CHECKING:
     from pandas import DataFrame
     from rich.console import Console, ConsoleOptions
+    from rich.table import Table as RichTable
 
 
 class Mark(NamedTuple):
@@ -40,18 +45,6 @@ MARKS = {
 _NAMES_CONTESTANT = {Outcome.BETTER, Outcome.WORSE, Outcome.EQUAL, Outcome.LEANING, Outcome.SAME, Outcome.UNPAIRED}
 
 
-def metric_name(metric: str) -> str:
-    """A metric's name in words.
-
-    >>> metric_name("valid_loss"), metric_name("train_loss"), metric_name("valid_top5")
-    ('validation loss', 'training loss', 'validation top5')
-    """
-    for short, word in (("valid_", "validation "), ("train_", "training ")):
-        if metric.startswith(short):
-            metric = word + metric.removeprefix(short)
-    return metric.replace("_", " ")
-
-
 def caption(row: Comparison) -> str:
     """What a table shows: task, metric, which direction is better, and the target."""
     better = "higher" if row.higher_is_better else "lower"
@@ -65,6 +58,13 @@ def difference(row: Comparison) -> str:
         return ""
     low, high = row.interval or (-math.inf, math.inf)
     return _signed(with_interval(row.difference, low, high), row.difference)
+
+
+def share(row: Comparison) -> str:
+    """The difference as a signed share of the baseline's mean on the same seeds."""
+    if row.difference is None or not (text := percent(row.difference, row.values.mean - row.difference)):
+        return ""
+    return f"{'+' if row.difference > 0 else '-' if row.difference < 0 else ''}{text}"
 
 
 def one_look(row: Comparison) -> str:
@@ -168,63 +168,98 @@ class Tables(Summary):
 
     @classmethod
     def of(cls, summary: Summary) -> Tables:
-        return cls(summary.groups, summary.comparisons, summary.metrics)
+        return cls(**vars(summary))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Any]:
         from rich.text import Text
 
         for rows in self.tables():
-            yield Text(caption(rows[0]), style="bold")
-            yield from _terminal_table(rows, options.max_width)
-            if rows[0].metric == self.metrics[0] and (times := step_times(rows)):
-                yield Text(f" {times}")
+            is_leading = rows[0].metric == self.metrics[0]
+            if is_leading and (ranking := rank(self, rows[0].task)):
+                yield Text(f"{rows[0].task}: {ranking.sentence}\n", style="bold")
+            yield Text(caption(rows[0]), style="" if is_leading else "bold")
+            yield from _terminal_table(ranked(self, rows), options.max_width)
+            for line in below_table(rows) if is_leading else ():
+                yield Text(f" {line}")
             yield Text("")
 
     def _repr_markdown_(self) -> str:
         return to_markdown(self)
 
 
+#: With more contestants, what has no column is left to the report.
+MOST_IN_SENTENCES = 6
+
+
+def below_table(rows: Sequence[Comparison]) -> list[str]:
+    """What the leading metric's table has no columns for, as sentences: time to target, seconds, tests for one look."""
+    if len(rows) > MOST_IN_SENTENCES:
+        return []
+    times = [f"{row.label} {time}" for row in rows if (time := time_to_target(row))]
+    once = [f"{row.label} {text}" for row in rows if (text := one_look(row))]
+    lines = [step_times(rows)]
+    if times and rows[0].target:
+        lines.append(f"To {number(rows[0].target.value)}, epochs / steps / seconds: {', '.join(times)}.")
+    if once:
+        lines.append(f"Valid for one look, p by Holm / exact: {'; '.join(once)}.")
+    return [line for line in lines if line]
+
+
 def _terminal_table(rows: list[Comparison], width: int) -> Iterator[Any]:
-    """The table and below it the verdicts; columns are left out in a narrow terminal."""
-    from rich.box import SIMPLE_HEAD
+    """The table and below it the verdicts; it looks the same at 80 columns and beyond."""
     from rich.table import Table
     from rich.text import Text
 
-    shown = [name for name in COLUMNS if name != "verdict"]
+    columns = {**COLUMNS, "difference (95%)": lambda row: "baseline" if row.is_baseline else difference(row), "": share}
+    shown = ["optimizer", "n", "mean±std", "difference (95%)", "", "e (Holm)", "diverged"]
     if not any(row.counts.diverged for row in rows):
         shown.remove("diverged")
     # Leave out columns instead of cutting numbers short; the verdict has divergences and the difference as well.
     longest = max(len(word) for row in rows for word in ("optimizer", *row.label.split()))  # no word is broken
+    cells = {name: [columns[name](row) for row in rows] for name in shown}
     left_out = []
-    for name in (ONE_LOOK, "to target: epochs / steps / s", "diverged", "e (Holm)", "difference (95%)"):
-        if name in shown and longest + 1 + sum(2 + _width(column, rows) for column in shown[1:]) > width:
+    for name in ("n", "diverged", "e (Holm)", "", "difference (95%)"):
+        widths = [max(map(len, [*_heading(column).split("\n"), *cells[column]])) for column in shown[1:]]
+        if name in shown and longest + 1 + sum(2 + width for width in widths) > width:
             shown.remove(name)
-            left_out.append(name)
-    table = Table(box=SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False)
-    for name in shown:
-        if name == "optimizer":
-            table.add_column(name, overflow="fold", min_width=min(longest, width // 2))
-        else:
-            table.add_column(_heading(name), justify="right", no_wrap=True)
+            left_out += [] if name == "n" else [name or "percent"]  # the verdicts have n as well
+    yield terminal_table([_heading(name) for name in shown], zip(*(cells[name] for name in shown)), longest, width)
+    if left_out:
+        yield Text(f" no room for: {', '.join(left_out)}; see the report", style="dim")
     verdicts = Table.grid(padding=(0, 1))
     for row in rows:
-        table.add_row(*(Text(COLUMNS[name](row)) for name in shown))
         if not row.is_baseline:
             mark = MARKS[row.verdict.outcome]
             verdicts.add_row(Text(f" {mark.sign}", style=mark.colour), Text(headline(row)))
-    yield table
-    if left_out:
-        names = ", ".join(name.partition(":")[0] for name in left_out)
-        yield Text(f" no room for: {names}; see the report", style="dim")
     yield verdicts
+
+
+def terminal_table(head: Sequence[str], rows: Iterable[Sequence[str]], longest: int = 0, width: int = 80) -> RichTable:
+    """A table for a terminal, names on the left and numbers on the right; the one look of all commands.
+
+    Args:
+        head: the headings.
+        rows: the cells.
+        longest: the length of the longest word of the first column, which is not broken.
+        width: the columns of the terminal.
+    """
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False)
+    for place, name in enumerate(head):
+        if place == 0:
+            table.add_column(name, overflow="fold", min_width=min(longest, width // 2))
+        else:
+            table.add_column(name, justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(*map(Text, row))
+    return table
 
 
 def _heading(name: str) -> str:
     return name.replace(": ", "\n").replace(" (", "\n(")
-
-
-def _width(name: str, rows: list[Comparison]) -> int:
-    return max(len(text) for text in [*_heading(name).split("\n"), *(COLUMNS[name](row) for row in rows)])
 
 
 def to_markdown(summary: Summary) -> str:
@@ -252,11 +287,14 @@ def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]], right: Co
 
 
 def to_html(summary: Summary) -> str:
-    """The tables as HTML, for a notebook."""
-    return "\n".join(
-        f"<p><b>{html.escape(caption(rows[0]))}</b></p>\n{_readable(rows).to_html(index=False, border=0)}"
-        for rows in summary.tables()
-    )
+    """Who won and the tables as HTML, for a notebook; the best contestant first."""
+    parts = []
+    for rows in summary.tables():
+        if rows[0].metric == summary.metrics[0] and (ranking := rank(summary, rows[0].task)):
+            parts.append(f"<p>{html.escape(rows[0].task)}: <b>{html.escape(ranking.sentence)}</b></p>")
+        table = _readable(ranked(summary, rows)).to_html(index=False, border=0)
+        parts.append(f"<p><b>{html.escape(caption(rows[0]))}</b></p>\n{table}")
+    return "\n".join(parts)
 
 
 def to_latex(summary: Summary) -> str:
@@ -292,9 +330,12 @@ def csv_text(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] | None = 
     >>> csv_text([{"a": 1, "b": 0.5}, {"a": "", "b": True}])
     'a,b\\n1,0.5\\n,True\\n'
     """
-    # Python's objects as they are: a column of floats would write 2 beside an empty cell as 2.0.
-    frame = _pandas().DataFrame(rows, columns=columns, dtype=object)
-    return frame.to_csv(index=False, lineterminator="\n")
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns or list(rows[0] if rows else ()), lineterminator="\n")
+    writer.writeheader()
+    # an undefined number is an empty cell
+    writer.writerows([{name: "" if value != value else value for name, value in row.items()} for row in rows])
+    return text.getvalue()
 
 
 def to_json(summary: Summary) -> str:

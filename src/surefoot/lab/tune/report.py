@@ -11,11 +11,11 @@ from typing import Any, Literal
 
 from surefoot._extras import require
 from surefoot.lab import terminal
+from surefoot.lab.analyse.groups import metric_name
 from surefoot.lab.analyse.verdicts import count, number, span
 from surefoot.lab.report import ReportContext, Section, write_page
 from surefoot.lab.report.context import Commands, Content, Table, TableRow, Text
 from surefoot.lab.report.figures import Axis, Line, Markers, Panel
-from surefoot.lab.report.tables import metric_name
 from surefoot.lab.tune.search import OnTrial, TrialOutcome
 from surefoot.lab.tune.space import Grid, Range
 from surefoot.lab.tune.study import StudyResult
