@@ -148,3 +148,27 @@ def test_several_optimizers_after_one_flag(tmp_path: Path) -> None:
         assert done.exit_code == 2
         assert f"{spec} is an optimizer and no task; repeat -o before each one: -o adam -o {spec}" in done.stderr
     assert not any(tmp_path.iterdir())
+
+
+def test_the_baseline_can_be_named(mine: Path, tmp_path: Path) -> None:
+    command = (
+        "compare",
+        mine,
+        "-o",
+        "sgd",
+        "-o",
+        "adam:lr=0.01",
+        "--seeds",
+        2,
+        "--epochs",
+        1,
+        "--out",
+        tmp_path / "runs",
+    )
+    done = surefoot(*command, "--baseline", "Adam lr=0.01")
+    assert done.exit_code == 0, done.output
+    assert "baseline" in next(line for line in done.stdout.splitlines() if line.startswith(" Adam lr=0.01"))
+    assert "No winner yet on validation loss" in done.stdout
+    done = surefoot(*command, "--baseline", "lion")
+    assert done.exit_code == 2
+    assert "--baseline names 'lion', which is none of the optimizers: sgd, adam:lr=0.01" in done.stderr

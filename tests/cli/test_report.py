@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import errno
+import io
 import json
 import os
 import shutil
@@ -115,7 +117,8 @@ def test_a_special_file_is_not_replaced_by_a_report(
     done = surefoot(command, *arguments)
     assert done.exit_code == 2
     assert f"error: the report {place} cannot be written (it is {what}, not a file); write" in done.stderr
-    assert os.lstat(place) == before
+    after = os.lstat(place)
+    assert (after.st_ino, after.st_mode, after.st_mtime_ns) == (before.st_ino, before.st_mode, before.st_mtime_ns)
 
 
 def test_a_report_is_never_written_over_files_of_runs(recorded: Path) -> None:
@@ -164,3 +167,12 @@ def test_a_run_that_may_not_be_read_is_not_left_out(recorded: Path, monkeypatch:
     done = surefoot("report", recorded)
     assert done.exit_code == 2
     assert f"{closed} cannot be read (Permission denied); make it readable" in done.stderr
+
+
+def test_the_baseline_can_be_named(recorded: Path) -> None:
+    done = surefoot("report", recorded, "--baseline", "adamucb", "--format", "csv")
+    rows = list(csv.DictReader(io.StringIO(done.stdout)))
+    assert {row["label"] for row in rows if row["is_baseline"] == "True"} == {"AdamUCB"}
+    done = surefoot("report", recorded, "--baseline", "lion")
+    assert done.exit_code == 2
+    assert "no contestant is called 'lion'; choose among: " in done.stderr

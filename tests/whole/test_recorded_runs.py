@@ -70,7 +70,10 @@ def by_key(lines: dict[str, list[str]]) -> dict[str, list[str]]:
 def numbers(lines: list[str]) -> Rows:
     """What training gave, without how long it took and the hashes, which recorded lines do not have."""
     rows = [json.loads(line) for line in lines]
-    return [{name: value for name, value in row.items() if name not in ("seconds", "jobs", "chain")} for row in rows]
+    return [
+        {name: value for name, value in row.items() if name not in ("seconds", "jobs", "peak_memory", "chain")}
+        for row in rows
+    ]
 
 
 def losses(lines: list[str]) -> list[float]:

@@ -98,7 +98,9 @@ def reference(spec: str, seed: int, epochs: int) -> tuple[list[Row], dict[str, A
 
 def numbers(rows: list[Row]) -> list[Row]:
     """What training gives, without how long it took."""
-    return [{name: value for name, value in row.items() if name not in ("seconds", "jobs")} for row in rows]
+    return [
+        {name: value for name, value in row.items() if name not in ("seconds", "jobs", "peak_memory")} for row in rows
+    ]
 
 
 def checkpoint(folder: Path) -> dict[str, Any] | None:

@@ -35,6 +35,9 @@ Margin = Annotated[
     str | None,
     typer.Option(metavar="SIZE", help="Smaller differences count as equal: 0.002 (leading metric), or 1% (every one)."),
 ]
+Baseline = Annotated[
+    str | None, typer.Option(metavar="NAME", help="The optimizer to compare with, by its label; by default the first.")
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
 
 

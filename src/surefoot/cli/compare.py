@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from surefoot.cli.command import Margin, Optimizers, TaskName, echo, given_path, report_file, takes
+from surefoot.cli.command import Baseline, Margin, Optimizers, TaskName, echo, given_path, report_file, takes
 from surefoot.lab.spec.options import RunOptions
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ def compare(
     ] = False,
     max_seeds: Annotated[int, typer.Option(min=1, help="With --until-decided: the most seeds.")] = 40,
     margin: Margin = None,
+    baseline: Baseline = None,
     plan: Annotated[
         bool, typer.Option("--plan", help="Run nothing; say from the runs in --out how many seeds and how long.")
     ] = False,
@@ -55,7 +57,7 @@ def compare(
     path = report_file(report, options.out / "report.html")
     from surefoot.lab import experiments
 
-    contestants = optimizer or experiments.DEMO_OPTIMIZERS
+    contestants = _baseline_first(optimizer or experiments.DEMO_OPTIMIZERS, baseline)
     if detect is not None:
         planned = experiments.plan(task, contestants, detect=detect, epochs=epochs, margin=margin, **options.keywords())
         echo(planned)
@@ -71,6 +73,18 @@ def compare(
         **options.keywords(),
     )
     _show(results, path)
+
+
+def _baseline_first(specs: Sequence[str], baseline: str | None) -> list[str]:
+    """The optimizers with the one of this label first; it can also be given as it is on the command line."""
+    if baseline is None:
+        return list(specs)
+    from surefoot.lab.spec.contestant import parse_all
+
+    names = [{spec.casefold(), contestant.label.casefold()} for spec, contestant in zip(specs, parse_all(specs))]
+    if not any(baseline.casefold() in known for known in names):
+        raise ValueError(f"--baseline names {baseline!r}, which is none of the optimizers: {', '.join(specs)}")
+    return sorted(specs, key=lambda spec: baseline.casefold() not in names[list(specs).index(spec)])
 
 
 @takes(RunOptions())

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from surefoot.cli.command import Margin, echo, given_path, plain_errors, report_file
+from surefoot.cli.command import Baseline, Margin, echo, given_path, plain_errors, report_file
 
 if TYPE_CHECKING:
     from surefoot.lab.results import Results
@@ -59,21 +59,26 @@ def report(
     ] = None,
     format: Annotated[Format | None, typer.Option(help="Print the table in this format instead.")] = None,
     margin: Margin = None,
+    baseline: Baseline = None,
 ) -> None:
     """Write the report of a comparison, print its tables, or check its honesty."""
     from surefoot.lab.analyse.audit import CODES
+    from surefoot.lab.analyse.ranking import rankings
     from surefoot.lab.results import Results
 
     unknown = sorted({*(allow or ())}.difference(CODES))
     if unknown:
         raise ValueError(f"there is no finding {unknown[0]!r} to allow; take some of {', '.join(CODES)}")
     read = Results.read(runs, higher_is_better=dict.fromkeys(higher_is_better or (), True))
-    results = replace(read, margin=margin)
+    results = replace(read, margin=margin, baseline=baseline)
     if not results.recorded:
         raise _no_runs(runs)
     if format is not None:
         echo(results.to(format.value))
     writes = output is not None or not (check or format or verify)
+    if writes:
+        for ranking in rankings(results.table()):
+            echo(f"{ranking.rows[0].task}: {ranking.sentence}")
     findings = results.check() if writes or check else []
     for finding in findings:
         echo(finding)

@@ -33,6 +33,7 @@ class Results:
         recorded: Everything in the folder of these runs, with trials and what is not shown; the checks look at it.
         unreadable: Why the folder cannot be read as a whole, if so.
         margin: Smaller differences count as equal, as in `compare`.
+        baseline: The label to compare with, if not the first one.
     """
 
     runs: list[Run]
@@ -40,6 +41,7 @@ class Results:
     recorded: Sequence[Run] = ()
     unreadable: str = ""
     margin: MarginOption = None
+    baseline: str | None = None
 
     @classmethod
     def read(cls, source: Path | str | DataFrame, *, higher_is_better: Mapping[str, bool] | None = None) -> Results:
@@ -80,7 +82,7 @@ class Results:
         """
         from surefoot.lab.report.tables import Tables
 
-        return Tables.of(summarise(self.runs, **{"margin": self.margin, **options}))
+        return Tables.of(summarise(self.runs, **{"margin": self.margin, "baseline": self.baseline, **options}))
 
     def print(self) -> None:
         """Print the tables with their verdicts, and below them the findings of the checks, one line each."""
@@ -123,7 +125,7 @@ class Results:
     def check(self) -> list[Finding]:
         """What makes the comparison unfair, incomplete or weaker than it looks; the whole folder is looked at."""
         unreadable = [Finding("unreadable-runs", "error", self.unreadable)] if self.unreadable else []
-        return [*unreadable, *audit(self.runs, recorded=self.recorded)]
+        return [*unreadable, *audit(self.runs, self.baseline, recorded=self.recorded)]
 
     def plot(self, metric: str = "valid_loss", *, band: bool = True, log: bool = False) -> list[Axes]:
         """Draw mean curves with a band of one standard deviation, one figure per task; returns the axes.
@@ -175,7 +177,7 @@ class Results:
         """Write the report, one HTML file that needs no network."""
         from surefoot.lab.report import write_report
 
-        write_report(self.runs, Path(path), findings=self.check(), margin=self.margin)
+        write_report(self.runs, Path(path), findings=self.check(), margin=self.margin, baseline=self.baseline)
         return Path(path)
 
 

@@ -505,7 +505,7 @@ def _lines(path: Path) -> Iterator[bytes]:
 
 
 #: What an epoch's row records besides metrics; metrics are numbers, or null where there is none.
-_ROW_TYPES = {"epoch": int, "step": int, "skipped": int, "jobs": int, "diverged": bool}
+_ROW_TYPES = {"epoch": int, "step": int, "skipped": int, "jobs": int, "peak_memory": int, "diverged": bool}
 
 
 def check_row(row: Any, after: Mapping[str, Any] | None = None) -> dict[str, Any]:

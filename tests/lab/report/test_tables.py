@@ -124,5 +124,7 @@ def test_no_word_is_broken_and_no_column_is_left_out_without_a_word(paired_runs,
         first = heading.replace(":", "").split()[0]
         said = [line for line in text.splitlines() if line.startswith(" no room for: ")]
         name = heading.partition(":")[0]
-        assert first in table or heading == "verdict" or any(name in line for line in said) or heading in ("n", "diverged")
+        assert (
+            first in table or heading == "verdict" or any(name in line for line in said) or heading in ("n", "diverged")
+        )
     assert all(len(line) <= width for line in text.splitlines())

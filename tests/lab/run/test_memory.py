@@ -47,3 +47,19 @@ def test_another_c_library_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> 
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(memory.ctypes, "CDLL", lambda name: object())
     assert memory.keep_freed_memory() is False
+
+
+@pytest.mark.skipif(memory.peak() is None, reason="the system does not say how much memory a process had")
+def test_the_peak_is_that_since_the_reset() -> None:
+    code = """
+from surefoot.lab.run.memory import peak, reset_peak
+block = bytearray(300 * 2**20)
+before = peak()
+del block
+reset_peak()
+print(before, peak())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    before, after = map(int, done.stdout.split())
+    assert before > 300 * 2**20
+    assert after < before - 200 * 2**20

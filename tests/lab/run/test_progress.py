@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import io
+import sys
+import types
 from pathlib import Path
 from typing import Any
 
+import pytest
 from rich.console import Console
 
+from surefoot.lab.run import progress
 from surefoot.lab.run.pool import Event, RunJob, TaskSource
 from surefoot.lab.run.progress import LiveDisplay, PlainLines, Progress, duration
 from surefoot.lab.spec.config import OptimizerConfig, RunConfig, TaskConfig
@@ -69,6 +73,43 @@ def test_the_live_display_shows_what_runs_and_what_went_wrong() -> None:
     follow(LiveDisplay(jobs, console))
     assert "SGD, seed 0 failed: no [memory]" in out.getvalue()
     assert "diverged in epoch 1" in out.getvalue()
+
+
+class Shown:
+    """What a notebook was given to display."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def display(self, content: object, display_id: bool) -> Shown:
+        assert display_id
+        self.update(content)
+        return self
+
+    def update(self, content: object) -> None:
+        self.texts.append(str(content))
+
+
+def test_a_notebook_has_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = Shown()
+    module = types.SimpleNamespace(display=shown.display, HTML=str)
+    monkeypatch.setitem(sys.modules, "IPython.display", module)  # type: ignore[arg-type]
+    monkeypatch.setattr(progress, "NOTEBOOK_SECONDS", -1.0)
+    follow(progress.NotebookBar(make_jobs("Adam", "<b>", "there", "SGD")))
+    assert shown.texts[0].startswith('<div><progress value="0" max="16"')
+    assert any("Adam, seed 0: train 0.5" in text for text in shown.texts)
+    assert any("left" in text for text in shown.texts)
+    assert "4 of 4 runs" in shown.texts[-1]
+    assert all("<b>" not in text for text in shown.texts)
+
+
+@pytest.mark.parametrize("kernel", [True, False])
+def test_only_a_kernel_is_a_notebook(monkeypatch: pytest.MonkeyPatch, kernel: bool) -> None:
+    shell = types.SimpleNamespace(kernel=1) if kernel else types.SimpleNamespace()
+    monkeypatch.setitem(sys.modules, "IPython", types.SimpleNamespace(get_ipython=lambda: shell))  # type: ignore[arg-type]
+    assert progress.in_notebook() is kernel
+    monkeypatch.delitem(sys.modules, "IPython")
+    assert not progress.in_notebook()
 
 
 def test_time_left_counts_what_was_trained_not_what_was_found() -> None:

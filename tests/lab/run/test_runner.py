@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from surefoot.lab.run import runner
+from surefoot.lab.run.memory import peak
 from surefoot.lab.run.runner import run
 from surefoot.lab.run.trainer import flushes_subnormals
 from surefoot.lab.spec.config import RunConfig, folder_of
@@ -67,7 +68,7 @@ def test_rows_hold_what_the_report_needs(tiny_task: MakeTask, tmp_path: Path) ->
     row = recorded.epochs[-1]
     assert list(row) == [
         *("epoch", "step", "train_loss", "valid_loss", "valid_accuracy", "seconds"),
-        *("mean", "std", "tilt", "weight", "skipped", "diverged", "jobs"),
+        *("mean", "std", "tilt", "weight", "skipped", "diverged", "jobs", *(["peak_memory"] if peak() else [])),
     ]
     assert (row["epoch"], row["step"], row["diverged"], row["jobs"]) == (2, 10, False, 1)
     assert 0 <= row["valid_accuracy"] <= 1

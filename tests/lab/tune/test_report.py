@@ -10,7 +10,9 @@ import pytest
 from studies import make_study
 from surefoot.lab.spec.task import Task
 from surefoot.lab.tune.report import (
+    best_sentence,
     best_so_far,
+    heat_map,
     sensitivity,
     table_header,
     table_rows,
@@ -90,6 +92,39 @@ def test_the_axis_fits_the_values_that_were_tried(tiny_task: MakeTask, name: str
     trials = [TrialResult(0, {name: 1.0}, 0.5, "done", 8)]
     [panel] = sensitivity([make_study(tiny_task(), "adams", trials, {name: values})])
     assert panel.x.scale == scale
+
+
+def test_two_options_make_a_heat_map(tiny_task: MakeTask) -> None:
+    trials = [
+        TrialResult(number, {"eta": eta, "lr": lr}, value, state, 8)
+        for number, (eta, lr, value, state) in enumerate(
+            [
+                (0.01, 0.1, 0.5, "done"),
+                (0.1, 0.1, 0.3, "done"),
+                (0.1, 0.01, 0.9, "pruned"),
+                (1.0, 1.0, math.inf, "diverged"),
+            ]
+        )
+    ]
+    study = make_study(tiny_task(), "adams", trials, {"lr": "1e-3:1", "eta": "1e-3:1"})
+    panel = heat_map(study)
+    assert panel is not None
+    [line] = panel.lines
+    assert (panel.x.title, panel.y.title) == ("lr", "eta")
+    assert (list(line.x), list(line.y)) == ([0.1, 0.1, 0.01], [0.01, 0.1, 0.1])  # what diverged has no value
+    assert line.markers is not None
+    assert (list(line.markers.values), line.markers.scale) == ([0.5, 0.3, 0.9], "validation loss")
+    assert list(line.markers.symbol) == ["square", "square", "circle"]
+    assert heat_map(make_study(tiny_task(), "adam", TRIALS)) is None
+
+
+def test_the_best_setting_is_named_without_a_claim(tiny_task: MakeTask) -> None:
+    better = make_study(tiny_task(), "adam", TRIALS)
+    worse = make_study(tiny_task(), "sgd", TRIALS[:1])
+    text = best_sentence([worse, better])
+    assert text.startswith("Adam has the best setting, lr=0.02: validation loss 0.25, SGD's best 0.5 (50% behind).")
+    assert text.endswith("since these seeds chose the setting.")
+    assert best_sentence([make_study(tiny_task(), "sgd", TRIALS[2:3])]) == "No setting was trained to the end."
 
 
 def test_best_so_far_counts_all_epochs_and_only_complete_trials(tiny_task: MakeTask) -> None:

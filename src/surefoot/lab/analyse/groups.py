@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 #: What an optimizer reports about itself per epoch, and bookkeeping: not results.
 NOT_METRICS = {"epoch", "step", "seconds", "jobs", "mean", "std", "tilt", "weight", "skipped", "diverged",
-               "gradients_per_step"}  # fmt: skip
+               "gradients_per_step", "peak_memory"}  # fmt: skip
 #: A value this close to an end of what was tried, as a share of the way from end to end, is on the edge.
 EDGE = 0.05
 _LEADING_METRICS = ["valid_loss", "valid_accuracy", "train_loss"]
@@ -311,6 +311,6 @@ def to_frame(groups: Iterable[TaskGroup]) -> DataFrame:
     ]
     types = {"task": "str", "optimizer": "str", "seed": "int64", "epoch": "int64"}
     types |= dict.fromkeys((name for row in rows for name in row if name not in types), "float64")
-    types |= dict.fromkeys(("step", "jobs", "skipped"), "Int64") | {"diverged": "boolean"}
+    types |= dict.fromkeys(("step", "jobs", "skipped", "peak_memory"), "Int64") | {"diverged": "boolean"}
     table = pandas.DataFrame(rows, columns=list(types)).astype(types)
     return table.fillna({"diverged": False}).astype({"diverged": "bool"})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Literal
 
 from surefoot.lab.analyse.across_tasks import AcrossTasks
 from surefoot.lab.analyse.comparison import Comparison, time_to_target
@@ -99,7 +100,7 @@ def sensitivity(group: TaskGroup, metric: str, series: dict[str, int]) -> list[P
                 f"{metric_name(metric).capitalize()} against {option}",
                 lines,
                 Axis(option, "log" if is_log else "linear", ticks=values if is_log else ()),
-                Axis(f"final {metric_name(metric)}"),
+                Axis(f"final {metric_name(metric)}", _scale_of([value for line in lines for value in line.y])),
                 "Mean ± std over the runs that ended. "
                 + ("Higher is better. " if higher_is_better(metric, group.task) else "Lower is better. ")
                 + "An empty marker: some runs diverged at this value."
@@ -109,6 +110,11 @@ def sensitivity(group: TaskGroup, metric: str, series: dict[str, int]) -> list[P
             )
         )
     return panels
+
+
+def _scale_of(values: Sequence[float]) -> Literal["linear", "log"]:
+    """Logarithmic where a linear axis would show the best values as one."""
+    return "log" if values and min(values) > 0 and max(values) > 10 * min(values) else "linear"
 
 
 def _basin(line: Line, group: TaskGroup, metric: str) -> Basin | None:

@@ -1,4 +1,4 @@
-"""Keeps freed memory in the processes of the lab, where giving it back costs time.
+"""The memory of the processes of the lab: how much a run needs, and that what is freed is kept.
 
 A file of its own because the command line calls it before torch is imported.
 """
@@ -28,3 +28,19 @@ def keep_freed_memory() -> bool:
         mallopt = ctypes.CDLL(None).mallopt
         return bool(mallopt(_MMAP_THRESHOLD, 2**31 - 1)) and bool(mallopt(_TRIM_THRESHOLD, 2**31 - 1))
     return False
+
+
+def reset_peak() -> None:
+    """Let the peak memory of this process begin anew, where the system can do that (Linux)."""
+    with suppress(OSError), open("/proc/self/clear_refs", "w") as file:
+        file.write("5")
+
+
+def peak() -> int | None:
+    """The most memory that this process had since `reset_peak`, in bytes; None if unknown.
+
+    Python, its libraries and the data count as well.
+    """
+    with suppress(OSError, ValueError, IndexError), open("/proc/self/status") as file:
+        return next((int(line.split()[1]) * 1024 for line in file if line.startswith("VmHWM:")), None)
+    return None

@@ -1,7 +1,9 @@
-"""What a comparison is doing right now: a live display in a terminal, plain lines elsewhere."""
+"""What a comparison is doing right now: a live display in a terminal or a notebook, plain lines elsewhere."""
 
 from __future__ import annotations
 
+import html
+import sys
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Self
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
 
 #: Without a terminal a long run prints a line this often, in seconds.
 LINE_SECONDS = 30.0
+#: A notebook's bar is drawn this often at most, in seconds.
+NOTEBOOK_SECONDS = 0.2
 
 
 class Progress:
@@ -153,10 +157,57 @@ class LiveDisplay(Progress):
         self._bars.console.print(line, style=style, markup=False, highlight=False)
 
 
+class NotebookBar(Progress):
+    """A bar in the output of a notebook's cell, with the time left and what the running runs have reached."""
+
+    def __init__(self, jobs: Sequence[RunJob]) -> None:
+        super().__init__(jobs)
+        display = require("IPython.display", extra="lab")
+        self._html, self._handle = display.HTML, None
+        self._display = display.display
+        self._drawn = 0.0
+
+    def __enter__(self) -> Self:
+        self._handle = self._display(self._html(self.text()), display_id=True)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._draw()
+
+    def show(self, event: Event) -> None:
+        # a message per epoch of a short run would be hundreds in a second
+        if event.kind == "failed" or time.monotonic() - self._drawn > NOTEBOOK_SECONDS:
+            self._draw()
+
+    def _draw(self) -> None:
+        self._drawn = time.monotonic()
+        if self._handle is not None:
+            self._handle.update(self._html(self.text()))
+
+    def text(self) -> str:
+        """The bar as HTML."""
+        done, total = sum(self.done.values()), self.total
+        words = [f"{done} of {total} epochs", f"{len(self.ended)} of {len(self.jobs)} runs", self.time_left()]
+        running = [index for index in self.last if index not in self.ended]
+        lines = [f"{self.name(index)}: {losses(self.last[index])}" for index in running[-4:]]
+        below = "".join(f"<br><small>{html.escape(line)}</small>" for line in lines)
+        bar = f'<progress value="{done}" max="{max(1, total)}" style="width:20em"></progress>'
+        return f"<div>{bar} {', '.join(filter(None, words))}{below}</div>"
+
+
+def in_notebook() -> bool:
+    """Whether this process runs the cells of a notebook, where output is HTML."""
+    shell = sys.modules.get("IPython")
+    current = shell.get_ipython() if shell is not None else None
+    return current is not None and hasattr(current, "kernel")
+
+
 def make_progress(jobs: Sequence[RunJob], *, show: bool = True) -> Progress:
-    """A live display in a terminal, plain lines elsewhere; with `show=False` none."""
+    """A live display in a terminal, a bar in a notebook, plain lines elsewhere; with `show=False` none."""
     if not show:
         return Progress(jobs)
+    if in_notebook():
+        return NotebookBar(jobs)
     console = terminal.console(stderr=True)
     return LiveDisplay(jobs, console) if console.is_terminal else PlainLines(jobs, console)
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from surefoot.lab.run.memory import peak, reset_peak
 from surefoot.lab.run.trainer import Trainer, lists_to_tuples, pinned_arithmetic
 from surefoot.lab.spec.code import FAULTS, first_line
 from surefoot.lab.spec.config import ForkConfig, RunConfig
@@ -129,9 +130,14 @@ def _compute(
 ) -> None:
     path = folder / "checkpoint.pt"
     possible = True
+    reset_peak()
+    if config.device.startswith("cuda"):
+        torch.cuda.reset_peak_memory_stats(config.device)
     saved_at, pause = time.monotonic(), CHECKPOINT_SECONDS
     for epoch in range(done + 1, config.epochs + 1):
         row = {**trainer.run_epoch(epoch), "jobs": jobs}
+        if (memory := peak_memory(config.device)) is not None:
+            row["peak_memory"] = memory
         recorded = _recorded(log, row)
         row = recorded or row
         due = epoch == config.epochs or time.monotonic() - saved_at >= pause
@@ -162,7 +168,14 @@ def _recorded(log: MetricsLog, row: dict[str, Any]) -> dict[str, Any] | None:
 
 def without_timing(row: Mapping[str, Any]) -> dict[str, Any]:
     """The part of an epoch's row that is the same on every machine."""
-    return {name: value for name, value in row.items() if name not in ("seconds", "jobs")}
+    return {name: value for name, value in row.items() if name not in ("seconds", "jobs", "peak_memory")}
+
+
+def peak_memory(device: str) -> int | None:
+    """The peak memory of a run so far in bytes: that of its accelerator, else that of the process."""
+    if device.startswith("cuda"):
+        return int(torch.cuda.max_memory_allocated(device))
+    return peak()
 
 
 def load_start(trainer: Trainer, path: Path, fork: ForkConfig) -> None:

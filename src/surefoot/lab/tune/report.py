@@ -9,13 +9,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from surefoot._extras import require
 from surefoot.lab import terminal
 from surefoot.lab.analyse.groups import metric_name
+from surefoot.lab.analyse.ranking import percent
 from surefoot.lab.analyse.verdicts import count, number, span
 from surefoot.lab.report import ReportContext, Section, write_page
-from surefoot.lab.report.context import Commands, Content, Table, TableRow, Text
+from surefoot.lab.report.context import Commands, Content, Table, TableRow, Text, Winner
 from surefoot.lab.report.figures import Axis, Line, Markers, Panel
+from surefoot.lab.report.tables import terminal_table
 from surefoot.lab.tune.search import OnTrial, TrialOutcome
 from surefoot.lab.tune.space import Grid, Range
 from surefoot.lab.tune.study import StudyResult
@@ -47,18 +48,37 @@ def trial_printer(metric: str, done: int, total: int) -> OnTrial:
 
 def print_tuning(studies: Sequence[StudyResult], notes: Sequence[str], command: Sequence[str]) -> None:
     """Print the table, what to know about it, and the command that follows."""
-    table = require("rich.table", extra="lab").Table(title="Best settings", title_justify="left")
-    for name in table_header(studies):
-        table.add_column(name)
-    for row in table_rows(studies):
-        table.add_row(*row)
+    plan, rows = studies[0].plan, table_rows(studies)
+    direction = "higher" if plan.maximize else "lower"
+    name = f"{plan.template.task.name}: {metric_name(plan.metric)}, mean of {count(len(plan.seeds), 'tune seed')}"
     console = terminal.console()
-    console.print(table)
+    console.print(f"{plan.template.task.name}: {best_sentence(studies)}\n", style="bold", markup=False, highlight=False)
+    console.print(f"{name}, {direction} is better", markup=False, highlight=False)
+    longest = max(len(row[0]) for row in rows)
+    head = ["optimizer", metric_name(plan.metric), "best setting", "trials", "epochs"]
+    cells = [[label, value, setting, trials, epochs] for label, setting, value, trials, epochs in rows]
+    console.print(terminal_table(head, cells, longest, console.width))
     for note in [*notes, *warnings(studies)]:
         console.print(f"note: {note}", markup=False, highlight=False, soft_wrap=True)
     if command:
         console.print("\nCompare them on seeds that tuning has not seen:")
         console.print(shlex.join(command), markup=False, highlight=False, soft_wrap=True)
+
+
+def best_sentence(studies: Sequence[StudyResult]) -> str:
+    """Which optimizer has the best setting, and by how much; no claim, since the seeds chose it."""
+    ended = [(study.plan.label, study.best) for study in studies if study.best]
+    if not ended:
+        return "No setting was trained to the end."
+    plan = studies[0].plan
+    ended.sort(key=lambda pair: -pair[1].value if plan.maximize else pair[1].value)
+    label, best = ended[0]
+    text = f"{label} has the best setting, {settings_of(best.options)}: {metric_name(plan.metric)} {number(best.value)}"
+    if len(ended) > 1:
+        other, second = ended[1]
+        share = percent(second.value - best.value, second.value)
+        text += f", {other}'s best {number(second.value)}" + (f" ({share} behind)" if share else "")
+    return f"{text}. That is no claim, since these seeds chose the setting."
 
 
 def table_header(studies: Sequence[StudyResult]) -> list[str]:
@@ -137,6 +157,7 @@ def tuning_sections(studies: Sequence[StudyResult], notes: Sequence[str], comman
             "The value of every setting against each option: a flat valley is easy to tune, a narrow one is not.",
             panels=sensitivity(studies),
         ),
+        *_heat_maps(studies),
         Section(
             "Best so far against budget",
             "The best value found after so much training, all seeds and pruned trials counted: what a search of any "
@@ -175,6 +196,49 @@ def sensitivity(studies: Sequence[StudyResult]) -> list[Panel]:
             )
         )
     return panels
+
+
+def _heat_maps(studies: Sequence[StudyResult]) -> list[Section]:
+    panels = [panel for study in studies if (panel := heat_map(study))]
+    lead = (
+        "Each mark is a setting that was tried, dark where it was good. A dark stripe along a diagonal says that the "
+        "two options replace each other."
+    )
+    return [Section("Two options together", lead, panels=panels)] if panels else []
+
+
+def heat_map(study: StudyResult) -> Panel | None:
+    """The value over eta and lr, or over the first two numeric options; None if fewer than two were tried."""
+    options = study.plan.space.options
+    numeric = [name for name in options if _scale([study], name) != "category"]
+    names = sorted(numeric, key=lambda name: (name not in ("eta", "lr"), name))[:2]
+    trials = [trial for trial in study.trials if math.isfinite(trial.value)]
+    if len(names) < 2 or len(trials) < 3:
+        return None
+    y, x = names
+    wide = _value_axis(study.plan.metric, [trial.value for trial in trials]).scale == "log"
+    shown = [math.log10(trial.value) if wide else trial.value for trial in trials]
+    name = metric_name(study.plan.metric)
+    markers = Markers(
+        ["square" if trial.state == "done" else "circle" for trial in trials],
+        [24 if trial is study.best else 16 if trial.state == "done" else 9 for trial in trials],
+        opacity=1.0,
+        values=shown,
+        scale=f"log10 of {name}" if wide else name,
+        dark_is_low=not study.plan.maximize,
+    )
+    text = [f"{settings_of(trial.options)}\n{number(trial.value)}" for trial in trials]
+    places = [[trial.options[axis] for trial in trials] for axis in (x, y)]
+    scales = [_scale([study], axis) for axis in (x, y)]
+    return Panel(
+        f"{study.plan.label}: {y} and {x}",
+        [Line("", places[0], places[1], text=text, markers=markers, connected=False)],
+        Axis(x, scales[0], powers=scales[0] == "log"),
+        Axis(y, scales[1], powers=scales[1] == "log"),
+        "The best setting is the largest mark; the small ones were stopped early, with their value there.",
+        height=400,
+        wide=True,
+    )
 
 
 def best_so_far(studies: Sequence[StudyResult]) -> Panel:
@@ -250,7 +314,9 @@ def _lead(studies: Sequence[StudyResult]) -> str:
 
 
 def _best_settings(studies: Sequence[StudyResult], notes: Sequence[str]) -> list[Content]:
+    who, _, why = best_sentence(studies).partition(": ")
     return [
+        Winner(f"{who.removesuffix('.')}.", f"{why[:1].upper()}{why[1:]}"),
         Table(table_header(studies), [TableRow(row) for row in table_rows(studies)], "Best settings"),
         *(Text(warning, "flag warning") for warning in warnings(studies)),
         *(Text(note) for note in notes),
