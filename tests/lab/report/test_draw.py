@@ -61,3 +61,19 @@ def test_figures_are_saved_with_the_same_bytes(tmp_path):
     before = [path.read_bytes() for path in paths]
     save(figure, tmp_path / "new" / "folder")
     assert [path.read_bytes() for path in paths] == before
+
+
+def test_zero_rows_and_a_scale_are_drawn_by_both():
+    axis = Axis("difference", span=(-1.0, 1.0), sides=("better", "worse"))
+    points = Line("", [0.5, -0.5], [0, 1], markers=Markers(size=8), connected=False)
+    panel = Panel("Differences", [points], axis, rows=[("AdamS", "+1%"), ("AdamCB", "")])
+    assert plotly(panel)["sides"] == ["better", "worse"]
+    [axes] = draw(Figure("x", "x", [[panel]])).axes
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["AdamS", "AdamCB"]
+    assert {"better", "worse"} <= {text.get_text() for text in axes.texts}
+    heat = Markers("square", values=[1.0, 2.0], scale="loss")
+    panel = Panel("Both", [Line("", [1.0, 2.0], [3.0, 4.0], markers=heat, connected=False)])
+    [trace] = plotly(panel)["data"]
+    assert (trace["marker"]["color"], trace["marker"]["colorbar"]["title"]["text"]) == ([1.0, 2.0], "loss")
+    assert "series" not in trace  # its colours are those of the scale
+    assert [one.get_ylabel() for one in draw(Figure("x", "x", [[panel]])).axes] == ["", "loss"]

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from surefoot.lab.analyse.groups import group_runs
-from surefoot.lab.report.figures import curve_data
+from surefoot.lab.report.figures import LIGHTER, curve_data, series_of
 from surefoot.lab.store import Run
 
 METRIC = "valid_loss"
@@ -49,3 +49,21 @@ def test_curves_keep_to_their_budget(paired_runs):
     assert thin.epochs[-1] == 100
     assert len(json.dumps(thin.to_json())) < 4_500
     assert thin.to_json()["entries"][1]["label"] == "AdamS"
+
+
+def test_a_sweep_has_shades_of_one_colour_and_others_have_their_own(run):
+    def contestant(label, name, **options):
+        return run(label, 0, optimizer=f"surefoot.{name}", kwargs=options)
+
+    sweep = [contestant(f"AdamS lr={lr}", "AdamS", lr=lr) for lr in (0.1, 0.001, 0.01)]
+    runs = [contestant("Adam", "Adam"), *sweep, contestant("AdamCB", "AdamCB", eta=0.1)]
+    series = series_of(group_runs(runs))
+    assert [series[label] % LIGHTER for label in series] == [0, 1, 1, 1, 2]
+    shades = [series[f"AdamS lr={lr}"] // LIGHTER for lr in (0.001, 0.01, 0.1)]
+    assert shades == sorted(shades, reverse=True)  # the largest value has the full colour
+    assert (shades[-1], series["AdamCB"] // LIGHTER) == (0, 0)
+
+
+def test_a_baseline_in_a_sweep_stays_ink(run):
+    runs = [run(f"Adam lr={lr}", 0, optimizer="torch.optim.Adam", kwargs={"lr": lr}) for lr in (0.001, 0.01, 0.1)]
+    assert series_of(group_runs(runs))["Adam lr=0.001"] == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import importlib.util
 import math
 import os
@@ -10,12 +11,15 @@ import shutil
 import statistics
 import subprocess
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from surefoot.lab.analyse.audit import Finding
+from surefoot.lab.analyse.comparison import summarise
 from surefoot.lab.report import ReportContext, Section, write_page, write_report
 from surefoot.lab.report.figures import MOST_SHOWN, Axis, Line, Markers, Panel
+from surefoot.lab.report.tables import to_csv
 from surefoot.lab.spec.config import Provenance
 
 MEGABYTES_6 = 6_000_000
@@ -181,6 +185,42 @@ def test_a_curve_under_the_mouse_shows_its_numbers(visit, lively, tmp_path):
         )
     page.mouse.move(0, 0)
     label.wait_for(state="detached")
+
+
+def saved(page, button):
+    """The text of the file that a click saves, and its name."""
+    with page.expect_download() as waiting:
+        button.click()
+    return Path(waiting.value.path()).read_text(encoding="utf-8"), waiting.value.suggested_filename
+
+
+def test_figures_and_data_can_be_saved(visit, lively, tmp_path):
+    page = visit(write_report(lively, tmp_path / "report.html"))
+    figure = page.locator("#in-short figure").first
+    text, name = saved(page, figure.get_by_role("button", name="SVG"))
+    assert text.startswith("<svg ")
+    assert name == "validation-loss-minus-adam-s-on-the-same-seed.svg"
+    assert "AdamCB" in text
+    assert page.locator("figure.plot").count() == page.get_by_role("button", name="SVG").count()
+    text, name = saved(page, figure.get_by_role("button", name="CSV"))
+    assert name.endswith(".csv")
+    assert [row["x"] for row in csv.DictReader(text.splitlines()) if "AdamCB, pair" in row["text"]] != []
+    text, name = saved(page, page.get_by_role("button", name="results.csv"))
+    assert (name, text) == ("results.csv", to_csv(summarise(lively)))
+    text, name = saved(page, page.get_by_role("button", name="epochs.csv"))
+    rows = list(csv.DictReader(text.splitlines()))
+    assert len(rows) == sum(len(made.epochs) for made in lively)
+    assert float(rows[0]["valid_loss"]) == pytest.approx(lively[0].epochs[0]["valid_loss"], rel=1e-3)
+
+
+def test_the_first_screen_says_who_won(visit, paired_runs, tmp_path):
+    page = visit(write_report(paired_runs({"Adam": 0.0, "AdamS": -0.02, "AdamCB": 0.1}), tmp_path / "report.html"))
+    assert page.locator(".winner .who").inner_text() == "AdamS wins on validation loss."
+    picture = page.locator("#figure-0")
+    assert picture.evaluate("el => el.getBoundingClientRect().bottom < window.innerHeight + 300")
+    notes = picture.locator(".annotation-text").all_text_contents()
+    assert {"← better", "worse →"} <= set(notes)
+    assert any(note.endswith("▲ better") for note in notes)
 
 
 def test_it_fits_a_phone(visit, lively, tmp_path):

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from surefoot.lab.analyse.comparison import summarise
 from surefoot.lab.analyse.groups import group_runs
-from surefoot.lab.report.panels import curves_panel, sensitivity, shortened
+from surefoot.lab.report.panels import curves_panel, differences_panel, sensitivity, shortened
 
 
 def test_shortened_labels_stay_distinct():
@@ -60,3 +61,19 @@ def test_an_option_that_contestants_differ_in_is_drawn(run):
     )
     assert sweep.text[2].endswith("(n=1, 1 diverged)")
     assert (panel.x.title, panel.x.scale, list(panel.x.ticks)) == ("eta", "log", [0.01, 0.1, 1])
+
+
+def test_the_differences_of_every_seed_are_drawn_with_mean_and_interval(paired_runs):
+    summary = summarise(paired_runs({"Adam": 0.0, "A": -0.02, "B": 0.1}, seeds=7), metrics="valid_loss")
+    panel = differences_panel(summary.comparisons, {"Adam": 0, "A": 1, "B": 2})
+    seeds, interval, mean, *_ = panel.lines
+    row = summary.comparisons[1]
+    assert list(seeds.x) == list(row.evidence.differences)
+    assert len(set(seeds.y)) == 7  # seeds of equal differences stay visible
+    assert (list(interval.x), list(interval.y)) == (list(row.interval), [0, 0])
+    assert list(mean.x) == [row.difference]
+    assert panel.x.sides == ("better", "worse")
+    assert panel.x.span[0] < min(seeds.x) < 0 < panel.x.span[1]
+    assert [name for name, _ in panel.rows] == ["A", "B"]
+    assert panel.rows[1][1].endswith("▼ worse")
+    assert differences_panel(summary.comparisons[:1], {"Adam": 0}) is None
