@@ -24,3 +24,13 @@ def test_horizons_that_are_no_numbers(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, [*WORDS, "--horizons", "1;2", "--out", str(tmp_path)])
     assert result.exit_code == 2
     assert "--horizons must be numbers of epochs such as 1,2,4,8, not '1;2'" in result.output
+
+
+def test_rates_are_chosen_before(tmp_path: Path) -> None:
+    words = [*WORDS, "--horizons", "1", "--rates", "1e-6,0.01,1e3", "--tune-seeds", "1", "--out", str(tmp_path)]
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 0, result.output
+    assert "Adam lr=0.01 average=anytime" in result.output
+    result = CliRunner().invoke(app, [*WORDS, "--rates", "fast", "--out", str(tmp_path)])
+    assert result.exit_code == 2
+    assert "--rates must be learning rates such as 1e-3,3e-3,1e-2, not 'fast'" in result.output

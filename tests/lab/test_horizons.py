@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from surefoot.lab.experiments import compare
-from surefoot.lab.horizons import anytime
+from surefoot.lab.horizons import anytime, best_rates
 from surefoot.lab.store import read_runs
 
 SPECS = ["adam:average=anytime", "adam", "adam:average=poly:8", "adam:schedule=cosine", "adam:schedule=invsqrt"]
@@ -49,3 +49,23 @@ def test_its_numbers_are_those_of_compare(tmp_path: Path) -> None:
 def test_what_cannot_be_compared_is_refused(tmp_path: Path, specs: list[str], options: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         anytime("digits-lr", specs, out=tmp_path, **{**SIZE, **options})
+
+
+def test_rates_are_chosen_on_other_seeds_and_for_each_horizon_of_a_schedule(tmp_path: Path) -> None:
+    specs = ["adam:average=anytime", "adam:schedule=cosine", "sgd:lr=0.1"]
+    results = anytime("digits-lr", specs, horizons=[1, 2], rates=[1e-5, 0.03, 30.0], tune_seeds=1, out=tmp_path, **SIZE)
+    labels = [entry.label for entry in results.groups[2].contestants]
+    assert labels == ["Adam lr=0.03 average=anytime", "Adam lr=0.03 schedule=cosine", "SGD lr=0.1"]
+    assert "best of 1e-05, 0.03, 30 over the horizons, on the seeds 1000" in results.to_markdown()
+    assert "At an edge of the grid: none" in results.rates
+    runs = read_runs(tmp_path, tuning=True)
+    assert {run.seed for run in runs if run.config.purpose == "tune"} == {1000}
+    assert {run.seed for run in runs if run.config.purpose != "tune"} == {0, 1}
+    assert "adam:average=anytime,lr=0.03 " in results.command  # which needs no tuning
+
+
+def test_a_rate_at_which_training_diverges_is_not_chosen() -> None:
+    inf = float("inf")
+    assert best_rates([[0.5, 0.4], [inf, inf], [0.6, inf]], for_each=False) == [0]
+    assert best_rates([[0.5, 0.4], [0.3, inf]], for_each=True) == [0, 1]
+    assert best_rates([[-2.0], [-3.0]], for_each=False) == [1]

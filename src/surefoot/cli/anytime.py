@@ -23,6 +23,11 @@ def anytime(
     margin: Annotated[
         str, typer.Option(metavar="SIZE", help="What counts as not inferior: 0.002, or 1% of the best peer's value.")
     ] = "1%",
+    rates: Annotated[
+        str,
+        typer.Option(metavar="LRS", help="Learning rates to choose from, on seeds from 1000 on."),
+    ] = "",
+    tune_seeds: Annotated[int, typer.Option(min=1, help="Seeds to choose learning rates on.")] = 3,
     table: Annotated[
         Path | None,
         typer.Option("--table", parser=given_path, metavar="PATH", help="Also write the table, as Markdown."),
@@ -36,6 +41,10 @@ def anytime(
         lengths = [int(part) for part in horizons.split(",")]
     except ValueError:
         raise ValueError(f"--horizons must be numbers of epochs such as 1,2,4,8, not {horizons!r}") from None
+    try:
+        grid = [float(part) for part in rates.split(",") if part]
+    except ValueError:
+        raise ValueError(f"--rates must be learning rates such as 1e-3,3e-3,1e-2, not {rates!r}") from None
     from surefoot.lab import horizons as lab
 
     results = lab.anytime(
@@ -44,6 +53,8 @@ def anytime(
         horizons=lengths,
         seeds=range(first_seed, first_seed + seeds),
         margin=margin,
+        rates=grid,
+        tune_seeds=tune_seeds,
         **options.keywords(),
     )
     for message in results.failures.values():

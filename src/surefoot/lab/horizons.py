@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,11 +19,12 @@ from surefoot.lab.experiments import Setup, compute, prepare
 from surefoot.lab.report.tables import markdown_table
 from surefoot.lab.run.pool import RunJob
 from surefoot.lab.spec.config import Purpose
-from surefoot.lab.spec.contestant import Contestant
+from surefoot.lab.spec.contestant import Contestant, parse_all
 from surefoot.lab.spec.options import MOST_EPOCHS, check_count, shows_options
 from surefoot.lab.spec.schedules import depends_on_length
 from surefoot.lab.spec.task import Task
 from surefoot.lab.store import Run, is_recorded, read_run, write_atomic
+from surefoot.lab.tune import FIRST_SEED
 
 
 @dataclass(frozen=True)
@@ -34,12 +36,14 @@ class HorizonResults:
         margin: what counts as not inferior.
         failures: what went wrong, by run folder.
         command: what to type to get the same again.
+        rates: how the learning rates were chosen, if they were.
     """
 
     groups: dict[int, TaskGroup]
     margin: str
     failures: dict[str, str]
     command: str
+    rates: str = ""
 
     def table(self, metric: str = "valid_loss", label: str = "") -> HorizonComparison:
         """The first contestant, or the one with this label, against the best of the others at each horizon."""
@@ -62,6 +66,7 @@ class HorizonResults:
                 f"worst regret: {table.worst_regret}, after {table.worst.epochs} epochs\n",
                 f"{table.verdict}\n",
                 markdown_table([f"mean {metric_name(metric)} after epochs", *map(str, self.groups)], means),
+                *([f"{self.rates}\n"] if self.rates else []),
                 f"```\n{self.command}\n```\n",
             ]
         )
@@ -87,6 +92,8 @@ def anytime(
     horizons: Sequence[int] = (1, 2, 4, 8, 16),
     seeds: int | Sequence[int] = 6,
     margin: float | str = "1%",
+    rates: Sequence[float] = (),
+    tune_seeds: int | Sequence[int] = 3,
     purpose: str = "report",
     **options: Any,
 ) -> HorizonResults:
@@ -102,6 +109,9 @@ def anytime(
         horizons: Numbers of epochs.
         seeds: How many seeds (0, 1, ...), or which; six are the fewest that can support a claim.
         margin: What counts as not inferior: a number, or a share of the best peer's value such as "1%".
+        rates: Learning rates to choose from, on other seeds, for every optimizer that does not set its own. The chosen
+            one has the lowest loss over all horizons; a schedule is tuned for each of them.
+        tune_seeds: How many seeds to choose rates on (1000, 1001, ...), or which.
         purpose: "report", or "tune" for runs that only choose a setting.
         options: The fields of `RunOptions`.
 
@@ -118,7 +128,10 @@ def anytime(
         raise ValueError("horizons must be numbers of epochs, such as 1,2,4,8,16")
     for epochs in lengths:
         check_count("a horizon", epochs, MOST_EPOCHS)
-    setup = prepare(task, optimizers, seeds=seeds, epochs=lengths[-1], **options)
+    chosen = None
+    if rates:
+        chosen = choose_rates(task, optimizers, rates, horizons=lengths, seeds=tune_seeds, **options)
+    setup = prepare(task, chosen.contestants if chosen else optimizers, seeds=seeds, epochs=lengths[-1], **options)
     if len(setup.contestants) < 2:
         raise ValueError("there is no peer to compare with; give at least two optimizers, the first one is compared")
     more = ["--horizons", ",".join(map(str, lengths)), "--margin", str(margin)]
@@ -132,7 +145,83 @@ def anytime(
                 jobs.append(setup.job(len(jobs), config, carrier))
     failures = compute(setup, jobs)
     groups = _groups(setup, lengths, jobs, purpose)
-    return HorizonResults(groups, str(margin), {str(jobs[k].folder): text for k, text in failures.items()}, command)
+    failed = {str(jobs[k].folder): text for k, text in failures.items()}
+    return HorizonResults(groups, str(margin), failed, command, chosen.sentence if chosen else "")
+
+
+@dataclass(frozen=True)
+class ChosenRates:
+    """Contestants with the learning rates that were best on the tune seeds, and a sentence on the choice."""
+
+    contestants: list[Contestant]
+    sentence: str
+
+
+def choose_rates(
+    task: str | Task,
+    optimizers: Sequence[str | Contestant | type[torch.optim.Optimizer]],
+    rates: Sequence[float],
+    *,
+    horizons: Sequence[int],
+    seeds: int | Sequence[int],
+    **options: Any,
+) -> ChosenRates:
+    """Give every contestant without a learning rate the one with the lowest validation loss over the horizons.
+
+    A contestant whose schedule depends on the length of the run is given each rate that is the best at some horizon.
+    """
+    given = parse_all(optimizers)
+    grid = sorted(set(rates))
+    candidates = {
+        contestant.label: [contestant.with_options({"lr": rate}) for rate in grid]
+        for contestant in given
+        if "lr" not in contestant.kwargs
+    }
+    numbers = range(FIRST_SEED, FIRST_SEED + seeds) if isinstance(seeds, int) else seeds
+    tried = [candidate for entries in candidates.values() for candidate in entries]
+    results = anytime(task, tried, horizons=horizons, seeds=numbers, purpose=Purpose.TUNING, **options)
+    if results.failures:
+        raise RuntimeError(f"a run on a tune seed failed: {next(iter(results.failures.values()))}")
+    chosen: list[Contestant] = []
+    at_an_edge: list[str] = []
+    for contestant in given:
+        entries = candidates.get(contestant.label)
+        if entries is None:
+            chosen.append(contestant)
+            continue
+        losses = [[_mean_loss(results.groups[epochs], entry.label, epochs) for epochs in horizons] for entry in entries]
+        best = best_rates(losses, for_each=depends_on_length(contestant.schedule))
+        chosen += [entries[index] for index in best]
+        at_an_edge += [entries[index].label for index in best if index in (0, len(grid) - 1)]
+    sentence = (
+        f"Learning rates: the best of {', '.join(f'{rate:g}' for rate in grid)} over the horizons, on the seeds "
+        f"{', '.join(map(str, numbers))}. At an edge of the grid: {', '.join(at_an_edge) or 'none'}."
+    )
+    return ChosenRates(chosen, sentence)
+
+
+def best_rates(losses: Sequence[Sequence[float]], *, for_each: bool) -> list[int]:
+    """Which rates to take, by the losses of each rate at each horizon: the best over all horizons, or for each of them.
+
+    Over all horizons that is the one whose losses are, relative to the best at each, the lowest on average.
+
+    >>> losses = [[1.0, 0.8], [0.9, 0.9], [0.95, 0.81]]
+    >>> best_rates(losses, for_each=False), best_rates(losses, for_each=True)
+    ([2], [0, 1])
+    """
+    columns = list(zip(*losses))
+    if for_each:
+        return sorted({column.index(min(column)) for column in columns})
+    lowest = [min(column) for column in columns]
+    regrets = [sum((x - low) / (abs(low) or 1.0) for x, low in zip(row, lowest)) for row in losses]
+    return [min(range(len(losses)), key=lambda index: math.inf if math.isnan(regrets[index]) else regrets[index])]
+
+
+def _mean_loss(group: TaskGroup, label: str, epochs: int) -> float:
+    """The mean validation loss of a contestant; infinite if a run has none, because it diverged."""
+    runs = next(entry for entry in group.contestants if entry.label == label).runs
+    values = [value_at(run, "valid_loss", epochs) for run in runs]
+    return math.inf if None in values or not values else sum(filter(None, values)) / len(values)
 
 
 def carriers(contestants: Sequence[Contestant]) -> list[Contestant]:
