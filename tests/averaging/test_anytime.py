@@ -282,7 +282,9 @@ def test_what_may_not_be_done_inside_says_what_to_do() -> None:
     model, optimizer = trained()
     saved = optimizer.state_dict()
     with optimizer.averaged():
-        for call in (lambda: optimizer.step(loss=1.0), lambda: optimizer.load_state_dict(saved)):
+        # A copy of model and optimizer would take the averaged weights for the trained ones.
+        copies = (lambda: copy.deepcopy((model, optimizer)), lambda: pickle.dumps(optimizer))
+        for call in (lambda: optimizer.step(loss=1.0), lambda: optimizer.load_state_dict(saved), *copies):
             with pytest.raises(RuntimeError, match=r"inside averaged\(\).*call it after the with block"):
                 call()
         with pytest.raises(RuntimeError, match=r"averaged\(\) was called inside"), optimizer.averaged():

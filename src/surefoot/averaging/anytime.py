@@ -363,6 +363,8 @@ class Anytime(Wrapper):
         super().add_param_group(param_group)
 
     def __getstate__(self) -> dict[str, Any]:
+        # A copy made there with its model would take the averaged weights for the trained ones.
+        self._refuse_if_swapped("copy.deepcopy or pickle")
         self._current_observers()
         self._arrive()
         return super().__getstate__()
