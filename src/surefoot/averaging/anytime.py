@@ -23,6 +23,7 @@ from surefoot.averaging.weights import WeightAverage, are_finite, check_every, p
 from surefoot.losses import RecordedLosses, TakesLoss, maximizes
 from surefoot.optim import checkpoint
 from surefoot.optim.engines.base import Group
+from surefoot.optim.loss_aware import LossAware
 from surefoot.optim.options import check_option
 from surefoot.optim.wrapper import Wrapper, check_is_optimizer
 from surefoot.statistics import Number
@@ -64,6 +65,8 @@ class Anytime(Wrapper):
     """
 
     settings = ("memory", "every", "device", "_averages", "_buffers")
+    # A step without hooks and profilers is not wrapped for them.
+    profile_hook_step = staticmethod(LossAware.profile_hook_step)
 
     def __init__(
         self,
