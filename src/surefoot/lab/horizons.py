@@ -20,11 +20,10 @@ from surefoot.lab.report.tables import markdown_table
 from surefoot.lab.run.pool import RunJob
 from surefoot.lab.spec.config import Purpose
 from surefoot.lab.spec.contestant import Contestant, parse_all
-from surefoot.lab.spec.options import MOST_EPOCHS, check_count, shows_options
+from surefoot.lab.spec.options import FIRST_TUNE_SEED, MOST_EPOCHS, check_count, shows_options
 from surefoot.lab.spec.schedules import depends_on_length
 from surefoot.lab.spec.task import Task
 from surefoot.lab.store import Run, is_recorded, read_run, write_atomic
-from surefoot.lab.tune import FIRST_SEED
 
 
 @dataclass(frozen=True)
@@ -177,7 +176,7 @@ def choose_rates(
         for contestant in given
         if "lr" not in contestant.kwargs
     }
-    numbers = range(FIRST_SEED, FIRST_SEED + seeds) if isinstance(seeds, int) else seeds
+    numbers = range(FIRST_TUNE_SEED, FIRST_TUNE_SEED + seeds) if isinstance(seeds, int) else seeds
     tried = [candidate for entries in candidates.values() for candidate in entries]
     results = anytime(task, tried, horizons=horizons, seeds=numbers, purpose=Purpose.TUNING, **options)
     if results.failures:

@@ -23,6 +23,8 @@ MOST_EPOCHS = 10_000_000
 MOST_THREADS = 1024
 #: The largest seed that random generators take.
 LARGEST_SEED = 2**63 - 1
+#: The first tune seed: far from those that comparisons use.
+FIRST_TUNE_SEED = 1000
 
 #: Options of the task.
 TASK_OPTIONS = ("batch_size", "dropout", "subset", "subset_seed", "label_noise", "noise")

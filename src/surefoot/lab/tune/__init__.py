@@ -13,7 +13,7 @@ from surefoot.lab.experiments import Setup, make_pool, prepare
 from surefoot.lab.run.pool import Event
 from surefoot.lab.spec.config import Purpose
 from surefoot.lab.spec.contestant import Contestant, accepted_options
-from surefoot.lab.spec.options import shows_options
+from surefoot.lab.spec.options import FIRST_TUNE_SEED, shows_options
 from surefoot.lab.spec.schedules import depends_on_length
 from surefoot.lab.spec.task import Task
 from surefoot.lab.store import read_runs
@@ -23,9 +23,6 @@ from surefoot.lab.tune.space import DEFAULT_SPACE, Grid, Range, Space, budget_of
 from surefoot.lab.tune.study import Studies, StudyResult, TrialResult, TuningPlan, storage_errors
 
 __all__ = ["Grid", "Range", "StudyResult", "TrialResult", "Tuning", "tune"]
-
-#: The first tune seed: far from those that comparisons use.
-FIRST_SEED = 1000
 
 
 @shows_options
@@ -65,7 +62,7 @@ def tune(
     {'Adam': {'lr': 0.01}}
     """
     require("optuna", extra="tune")
-    numbers = range(FIRST_SEED, FIRST_SEED + seeds) if isinstance(seeds, int) else seeds
+    numbers = range(FIRST_TUNE_SEED, FIRST_TUNE_SEED + seeds) if isinstance(seeds, int) else seeds
     setup = prepare(task, optimizers, seeds=numbers, epochs=epochs, **options)
     out, pool_maker = setup.options.out, make_pool(setup.options)
     _check_metric(setup, metric)
