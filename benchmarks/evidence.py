@@ -35,8 +35,8 @@ MEASURES = {"val_loss": "validation loss", "train_loss": "training loss", "val_a
 HEADER = ["task", "contestant", "peer", "measure", "difference (95 %)", "n", "the contestant is", "measured with"]
 #: The rows of the picture: what most readers ask. The beginning of the task, the contestant, the peer.
 MAIN = [
-    ("text transformer", "AdamWS, unit", "AdamW"),
-    ("text transformer", "AdamWS", "AdamW"),
+    ("character transformer", "AdamWS, unit", "AdamW"),
+    ("character transformer", "AdamWS", "AdamW"),
     ("digits-mlp, 20 epochs", "AdamS", "Adam"),
     ("digits-mlp, 200 epochs", "AdamS", "Adam"),
     ("LR 128, 45", "AdamS", "Adam"),
@@ -196,7 +196,7 @@ def from_adamw() -> Iterator[Row]:
     adamw = sides.pop("torch.optim.AdamW")
     names = {"AdamS": "AdamS, with L2 decay", 'AdamWS, weighting="unit"': "AdamWS, unit"}
     family = [Pairs(names.get(name, name), "AdamW", losses, adamw) for name, losses in sides.items()]
-    task = "text transformer, 1000 steps"
+    task = "character transformer, 1000 steps"
     yield from compared(task, "val_loss", family, "[from_adamw.py](../benchmarks/results/from_adamw.md)")
 
 
