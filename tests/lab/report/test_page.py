@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import csv
-import importlib.util
 import math
-import os
 import re
 import shutil
 import statistics
@@ -15,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from browser import browser_path, open_browser
 from surefoot.lab.analyse.audit import Finding
 from surefoot.lab.analyse.comparison import summarise
 from surefoot.lab.report import ReportContext, Section, write_page, write_report
@@ -24,45 +23,22 @@ from surefoot.lab.spec.config import Provenance
 
 MEGABYTES_6 = 6_000_000
 HOSTILE = """</script><script>document.title='owned'</script><img src=x onerror="document.title='owned'">'"&{{data}}"""
-ARGUMENTS = [
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync",
-]  # fmt: skip
-
-
-def browser_path(environ=os.environ, which=shutil.which, has_playwright=None):
-    """Chromium's path; without a browser the test is skipped with a sentence, but under CI it fails."""
-    if has_playwright is None:
-        has_playwright = importlib.util.find_spec("playwright") is not None
-    path = next(filter(None, map(which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    if path and has_playwright:
-        return path
-    what = "no Chromium on this machine (Debian: apt install chromium)" if not path else "no playwright (pip install)"
-    sentence = f"The report was not opened in a browser: {what}."
-    if environ.get("CI") == "true":
-        pytest.fail(sentence)
-    pytest.skip(sentence)
 
 
 def test_a_missing_browser_is_reported_and_fails_in_ci():
     with pytest.raises(pytest.skip.Exception, match=r"not opened in a browser: no Chromium .*apt install chromium"):
-        browser_path({}, lambda name: None, True)
+        browser_path("The report", {}, lambda name: None, True)
     with pytest.raises(pytest.fail.Exception, match="no Chromium"):
-        browser_path({"CI": "true"}, lambda name: None, True)
+        browser_path("The report", {"CI": "true"}, lambda name: None, True)
     with pytest.raises(pytest.fail.Exception, match="no playwright"):
-        browser_path({"CI": "true"}, lambda name: "/usr/bin/chromium", False)
-    assert browser_path({"CI": "true"}, lambda name: "/usr/bin/chromium", True) == "/usr/bin/chromium"
+        browser_path("The report", {"CI": "true"}, lambda name: "/usr/bin/chromium", False)
+    assert browser_path("The report", {"CI": "true"}, lambda name: "/usr/bin/chromium", True) == "/usr/bin/chromium"
 
 
 @pytest.fixture(scope="module")
 def browser():
-    path = browser_path()
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=path, args=ARGUMENTS)
+    with open_browser("The report") as chromium:
         yield chromium
-        chromium.close()
 
 
 @pytest.fixture
