@@ -24,6 +24,8 @@ CODE = {".py": "python", ".jsonl": "json", ".json": "json", ".txt": "text", "": 
 
 #: Pages with wide tables: they get the place of the list of their sections.
 WIDE = {"evidence.md", "replication.md", "benchmarks.md"}
+#: Where a page shows the help of the commands.
+HELP = "<!-- the help of every command -->"
 #: The page or file of the site for each file of the repository.
 places: dict[Path, str] = {}
 
@@ -93,6 +95,8 @@ def on_page_markdown(markdown: str, page: Page, config: Any, files: Files) -> st
         page.meta["search"] = {"boost": 0.3}  # below the pages that explain
     if page.file.src_uri in WIDE:
         page.meta["hide"] = ["toc"]
+    if HELP in markdown:
+        markdown = markdown.replace(HELP, help_texts())
     here = Path(page.file.abs_src_path or DOCS / page.file.src_uri)
 
     def in_the_site(match: re.Match[str]) -> str:
@@ -102,6 +106,13 @@ def on_page_markdown(markdown: str, page: Page, config: Any, files: Files) -> st
         return match[1] + posixpath.relpath(target, posixpath.dirname(page.file.src_uri) or ".") + match[3]
 
     return LINK.sub(in_the_site, markdown)
+
+
+def help_texts() -> str:
+    """The help of every command, from the snapshot that a test compares with the program."""
+    recorded = (ROOT / "tests" / "fixtures" / "public_surface.txt").read_text()
+    commands = re.findall(r"^\$ (surefoot.*?) --help\n(.*?)(?=^\$ |\Z)", recorded, re.MULTILINE | re.DOTALL)
+    return "\n\n".join(f"## {command}\n\n```text\n{text.strip()}\n```" for command, text in commands)
 
 
 def on_post_page(output: str, page: Page, config: Any) -> str:

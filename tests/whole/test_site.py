@@ -118,6 +118,15 @@ def test_the_reference_has_every_public_name(site: Path, pages: dict[Path, Html]
     assert names <= anchors
 
 
+def test_the_help_of_every_command_is_shown(site: Path, pages: dict[Path, Html]) -> None:
+    from typer.main import get_command
+
+    from surefoot.cli import app
+
+    names = {f"surefoot-{name}" for name in get_command(app).commands}  # type: ignore[attr-defined]
+    assert names <= pages[site / "reference" / "command-line.html"].anchors
+
+
 def test_the_gallery_shows_every_figure(site: Path, pages: dict[Path, Html]) -> None:
     shown = {Path(link).name for link in pages[site / "gallery.html"].loads}
     assert {path.name for path in ROOT.glob("results/paper/figures/*.png")} <= shown
