@@ -599,6 +599,7 @@ def test_an_optimizer_that_fails_does_not_stop_the_others(tiny_task: MakeTask, t
     ("options", "message"),
     [
         ({"seeds": 10**12}, "seeds must be at most 100000"),
+        ({"seeds": range(7, 10**23)}, "seeds must be at most 100000"),
         ({"seeds": [2**70]}, r"a seed must be at most 9223372036854775807, 2\*\*63 - 1"),
         ({"threads": 10**9}, "threads must be at most 1024, got 1000000000"),
         ({"jobs": 10**40}, "jobs must be at most 1024, got a number of 41 digits"),

@@ -264,6 +264,7 @@ def test_tags_of_tensorboard_as_csv(tmp_path: Path) -> None:
 
 
 HEAD = "task,optimizer,seed,epoch,valid_loss\n"
+OTHER = "dataset,optimiser,random_seed,Epoch,Val Loss\n"  # names that the lab has others for
 
 
 @pytest.mark.parametrize(
@@ -272,7 +273,16 @@ HEAD = "task,optimizer,seed,epoch,valid_loss\n"
         (HEAD + "a,adam,0,1,0.5\na,adam,0,2,low\n", "t.csv, row 3, column 'valid_loss': 'low' is not a number"),
         (HEAD + "a,adam,zero,1,0.5\n", "t.csv, row 2, column 'seed': 'zero' is not a whole number from 0 up"),
         (HEAD + "a,adam,-1,1,0.5\n", "t.csv, row 2, column 'seed': '-1' is not a whole number from 0 up"),
-        (HEAD + f"a,adam,{'9' * 400},1,0.5\n", "t.csv, row 2, column 'seed': "),
+        (HEAD + f"a,adam,{'9' * 300},1,0.5\n", f"t.csv, row 2, column 'seed': '{'9' * 59}... is larger than any seed"),
+        (HEAD + f"a,adam,{'9' * 400},1,0.5\n", f"t.csv, row 2, column 'seed': '{'9' * 59}... is not a whole number"),
+        (OTHER + "a,adam,0,1,0.5\na,adam,0,2,low\n", "t.csv, row 3, column 'Val Loss': 'low' is not a number"),
+        (OTHER + "a,adam,x,1,0.5\n", "t.csv, row 2, column 'random_seed': 'x' is not a whole number"),
+        (OTHER + "a,,0,1,0.5\nb,sgd,0,1,1\n", "t.csv, row 2, column 'optimiser': there is no value"),
+        (
+            'run,step,key,value\nadam-s0,1,loss,0.5\nadam-s1,1,loss,"a\nb"\n',
+            "t.csv, row 3, column 'value': 'a\\nb' is not",
+        ),
+        ("Step,adam-s0 - val_loss\n1,0.5\n2,low\n", "t.csv, row 3, column 'adam-s0 - val_loss': 'low' is not a number"),
         (HEAD + "a,adam,0,1.5,0.5\n", "t.csv, row 2, column 'epoch': '1.5' is not a whole number from 0 up"),
         (HEAD + "a,adam,1,1,0.5\na,adam,,1,0.5\n", "t.csv, row 3, column 'seed': there is no value"),
         (HEAD + "a,adam,1,1,0.5\na,,0,1,0.5\n", "t.csv, row 3, column 'optimizer': there is no value"),

@@ -271,7 +271,7 @@ def test_every_module_says_what_it_owns() -> None:
 
 
 def test_the_tests_of_a_file_have_its_name() -> None:
-    """`tests/` mirrors `src/surefoot/`: `lab/results.py` has `lab/test_results.py`, and a package may have a file, too."""
+    """`tests/` mirrors `src/surefoot/`: `lab/results.py` has `lab/test_results.py`, so may a package."""
     tests = ROOT / "tests"
     present = {path.relative_to(tests) for path in tests.rglob("test_*.py") if path.parent.name != "whole"}
     needed, possible = set(), set()

@@ -119,6 +119,7 @@ def runs(
     """List the runs in a folder and how far each is."""
     from surefoot.lab.run.progress import losses
     from surefoot.lab.store import read_runs
+    from surefoot.lab.terminal import one_line
 
     recorded = read_runs(folder, tuning=True)
     if not recorded:
@@ -126,7 +127,8 @@ def runs(
     for run in recorded:
         last = run.epochs[-1] if run.epochs else None
         progress = f"{last['epoch'] if last else 0}/{run.config.epochs}"
-        echo(f"{run.state:10} {progress:>9}  {run.task}  {run.label}, seed {run.seed}  {losses(last)}".rstrip())
+        line = f"{run.state:10} {progress:>9}  {run.task}  {run.label}, seed {run.seed}  {losses(last)}"
+        echo(one_line(line.rstrip()))
         if drop_checkpoints and run.finished:
             (run.folder / "checkpoint.pt").unlink(missing_ok=True)
 

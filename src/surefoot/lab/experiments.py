@@ -504,7 +504,7 @@ def seed_numbers(seeds: int | Sequence[int]) -> list[int]:
     >>> seed_numbers(3), seed_numbers(range(10, 12))
     ([0, 1, 2], [10, 11])
     """
-    if isinstance(seeds, int) and seeds > MOST_SEEDS:
+    if (seeds > MOST_SEEDS) if isinstance(seeds, int) else isinstance(seeds, range) and seeds[MOST_SEEDS:]:
         raise ValueError(f"seeds must be at most {MOST_SEEDS}; to begin at a larger seed give the seeds themselves")
     try:
         given = range(seeds) if isinstance(seeds, int) and not isinstance(seeds, bool) else list(seeds)  # type: ignore[arg-type]

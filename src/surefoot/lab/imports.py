@@ -7,6 +7,7 @@ Exports of trackers are brought into this shape first: `_rows` makes rows of a s
 from __future__ import annotations
 
 import csv
+import errno
 import io
 import math
 import os
@@ -52,6 +53,8 @@ _BOOKKEEPING = {
 }  # fmt: skip
 #: What MLflow and W&B write before the names of columns.
 _PREFIXES = ("params.", "metrics.", "tags.", "config.", "config/", "summary.", "summary/")
+#: Bytes of a table; it is read as a whole.
+MOST_BYTES = 64 << 20
 _SEED = re.compile(r"(?:^|[/_\-., ])(?:seed|s)[=_\-: ]?(\d+)(?=$|[/_\-., ])", re.IGNORECASE)
 _EVENTS = "events.out.tfevents.*"
 
@@ -61,10 +64,20 @@ class TableError(ValueError):
 
 
 class Row(NamedTuple):
-    """A row of a table: where it is, and its cells that are not empty, by column."""
+    """A row of a table: where it is, its cells that are not empty, by column, and what the table calls the columns."""
 
     place: str
     cells: Mapping[str, Any]
+    columns: Mapping[str, str] = {}
+
+    def at(self, column: str) -> str:
+        """The place of a cell, in the words of the table."""
+        return f"{self.place}, column {self.columns.get(column, column)!r}"
+
+    def shown(self, column: str) -> str:
+        """A cell as a message shows it, cut if it is long."""
+        text = repr(self.cells[column])
+        return text if len(text) <= 60 else f"{text[:60]}..."
 
 
 def import_runs(source: Path | str | DataFrame, *, higher_is_better: Mapping[str, bool] | None = None) -> list[Run]:
@@ -133,9 +146,10 @@ def _rows_of_frame(frame: DataFrame, where: str) -> list[Row]:
 
 def _rows_of_csv(path: Path) -> list[Row]:
     try:
-        text = read_plain(path).decode("utf-8-sig")
+        text = read_plain(path, MOST_BYTES).decode("utf-8-sig")
     except OSError as error:
-        raise TableError(f"{path} cannot be read: {error.strerror or error}") from error
+        advice = "; leave out rows or columns that no table or curve needs" if error.errno == errno.EFBIG else ""
+        raise TableError(f"{path} cannot be read: {error.strerror or error}{advice}") from error
     except UnicodeDecodeError as error:
         raise TableError(f"{path} is not UTF-8 text (byte {error.start}); save it as UTF-8") from error
     if not text.strip():
@@ -150,7 +164,7 @@ def _rows_of_csv(path: Path) -> list[Row]:
             if len(cells) > len(names):
                 extra = cells[len(names)]
                 raise TableError(
-                    f"{path}, row {number} has {len(cells)} cells and the head {len(names)}; see {extra!r}"
+                    f"{path}, row {number} has {len(cells)} cells and the head {len(names)}; see {extra!r:.60}"
                 )
             named = {name: cell.strip() for name, cell in zip(names, cells) if cell.strip()}
             if named:
@@ -182,7 +196,8 @@ def _rows_of_chart(rows: Sequence[Row], charts: Sequence[str]) -> list[Row]:
         for name in charts:
             if name in row.cells and not name.endswith(("__MIN", "__MAX")):
                 run, _, metric = name.rpartition(" - ")
-                long.append(Row(row.place, {**shared, "run": run, "key": metric, "value": row.cells[name]}))
+                cells = {**shared, "run": run, "key": metric, "value": row.cells[name]}
+                long.append(Row(row.place, cells, {"value": name}))
     return long
 
 
@@ -221,12 +236,18 @@ def _with_names(rows: Sequence[Row]) -> list[Row]:
         if name not in names and plain[name].lower() not in _BOOKKEEPING:
             metric = metric_name(plain[name])
             names[name] = metric if metric not in names.values() else name
+    originals = {known: name for name, known in names.items()}
+    of_metrics: dict[tuple[str, str], Mapping[str, str]] = {}  # shared, since long tables have many rows
     renamed = []
     for row in rows:
         cells = {names[name]: cell for name, cell in row.cells.items() if name in names}
+        columns_of_row: Mapping[str, str] = originals
         if is_long and "key" in cells:
-            cells[metric_name(_plain_name(str(cells.pop("key"))))] = cells.pop("value", "")
-        renamed.append(Row(row.place, cells))
+            metric = metric_name(_plain_name(str(cells.pop("key"))))
+            cells[metric] = cells.pop("value", "")
+            source = row.columns.get("value", originals["value"])
+            columns_of_row = of_metrics.setdefault((metric, source), {**originals, metric: source})
+        renamed.append(Row(row.place, cells, columns_of_row))
     return renamed
 
 
@@ -277,7 +298,7 @@ class _Curve:
         cells = self.points.setdefault(point, {})
         if metric in cells and not _same(cells[metric][1], value):
             raise TableError(
-                f"{row.place}, column {metric!r}: {value:g}, and {cells[metric][0].place} has {cells[metric][1]:g} for "
+                f"{row.at(metric)}: {value:g}, and {cells[metric][0].place} has {cells[metric][1]:g} for "
                 "the same run at the same point; add a column 'step' or 'epoch', or keep one of them"
             )
         cells[metric] = row, value
@@ -342,7 +363,7 @@ def _runs_of_task(
     labels = list(dict.fromkeys((key.optimizer, key.options) for key in curves))
     runs = []
     for key, curve in curves.items():
-        records = []
+        records, last = [], max(curve.points)
         for point in sorted(curve.points):
             values = {name: cell[1] for name, cell in curve.points[point].items()}
             record: dict[str, Any] = {"epoch": number[point], **{name: _finite(values.get(name)) for name in recorded}}
@@ -350,7 +371,7 @@ def _runs_of_task(
                 record["step"] = steps[key, point]
             if "seconds" in values:
                 record["seconds"] = _finite(values["seconds"])
-            record["diverged"] = bool(values.get("diverged")) or _is_lost(values, point == max(curve.points))
+            record["diverged"] = bool(values.get("diverged")) or _is_lost(values, point == last)
             records.append(record)
         config = RunConfig(
             TaskConfig(key.task, key.batch_size, higher_is_better=directions),
@@ -398,7 +419,7 @@ def _metric_columns(rows: Sequence[Row], names: Iterable[str]) -> list[str]:
         texts = [row for row in cells if _as_number(row.cells[name]) is None]
         if len(texts) < len(cells):
             if texts:
-                raise TableError(f"{texts[0].place}, column {name!r}: {texts[0].cells[name]!r} is not a number")
+                raise TableError(f"{texts[0].at(name)}: {texts[0].shown(name)} is not a number")
             metrics.append(name)
     return metrics
 
@@ -438,10 +459,10 @@ def _named(row: Row, default_task: str) -> tuple[str, int, str, int, Purpose, tu
         raise TableError(_missing(row, "seed"))
     seed = _whole(row, "seed") if "seed" in cells else read[2] if read else 0
     if seed > LARGEST_SEED:
-        raise TableError(f"{row.place}, column 'seed': {seed} is larger than any seed of a generator")
+        raise TableError(f"{row.at('seed')}: {row.shown('seed')} is larger than any seed of a generator")
     purpose = str(cells.get("purpose", Purpose.RESULT.value)).lower()
     if purpose not in (Purpose.RESULT, Purpose.TUNING):
-        raise TableError(f"{row.place}, column 'purpose': {cells['purpose']!r} is neither 'report' nor 'tune'")
+        raise TableError(f"{row.at('purpose')}: {row.shown('purpose')} is neither 'report' nor 'tune'")
     # Runs of one optimizer and seed with several settings differ in their names, if they have any.
     own = (str(cells["run"]),) if "run" in cells else tuple(cells.get(option) for option in _OPTIONS[1:])
     return (
@@ -455,8 +476,8 @@ def _named(row: Row, default_task: str) -> tuple[str, int, str, int, Purpose, tu
 
 
 def _missing(row: Row, column: str) -> str:
-    name = f", and the run's name {row.cells['run']!r} does not say it, as adam-s0 does" if "run" in row.cells else ""
-    return f"{row.place}, column {column!r}: there is no value{name}"
+    name = f", and the run's name {row.shown('run')} does not say it, as adam-s0 does" if "run" in row.cells else ""
+    return f"{row.at(column)}: there is no value{name}"
 
 
 def _read_name(name: str) -> tuple[str, str, int] | None:
@@ -512,7 +533,7 @@ def _as_number(cell: Any) -> float | None:
 def _number(row: Row, column: str) -> float:
     value = _as_number(row.cells[column])
     if value is None:
-        raise TableError(f"{row.place}, column {column!r}: {row.cells[column]!r} is not a number")
+        raise TableError(f"{row.at(column)}: {row.shown(column)} is not a number")
     return value
 
 
@@ -521,7 +542,7 @@ def _whole(row: Row, column: str) -> int:
         raise TableError(_missing(row, column))
     value = _as_number(row.cells[column])
     if value is None or not value.is_integer() or value < 0:
-        raise TableError(f"{row.place}, column {column!r}: {row.cells[column]!r} is not a whole number from 0 up")
+        raise TableError(f"{row.at(column)}: {row.shown(column)} is not a whole number from 0 up")
     text = str(row.cells[column])
     return int(text) if text.isdecimal() else int(value)
 
@@ -529,5 +550,5 @@ def _whole(row: Row, column: str) -> int:
 def _truth(row: Row, column: str) -> bool:
     text = str(row.cells[column]).strip().lower()
     if text not in ("true", "false", "1", "0", "1.0", "0.0"):
-        raise TableError(f"{row.place}, column {column!r}: {row.cells[column]!r} is neither true nor false")
+        raise TableError(f"{row.at(column)}: {row.shown(column)} is neither true nor false")
     return text in ("true", "1", "1.0")

@@ -42,6 +42,15 @@ def printable(text: str) -> str:
     return text.translate(_ORDERS)
 
 
+def one_line(text: str) -> str:
+    """Printable text without line breaks and tabs, for lists with a line each: a label must not add lines to them.
+
+    >>> one_line("Adam\\nno findings")
+    'Adam␊no findings'
+    """
+    return printable(text).replace("\n", "\u240a").replace("\t", "\u2409")
+
+
 def _similar(error: UnicodeError) -> tuple[str, int]:
     if not isinstance(error, UnicodeEncodeError):
         raise error

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from surefoot.lab.analyse import audit as module
-from surefoot.lab.analyse.audit import CODES
+from surefoot.lab.analyse.audit import CODES, Finding
 from surefoot.lab.analyse.groups import group_runs, on_edge, sweeps
 
 
@@ -123,6 +123,12 @@ def test_too_few_seeds_for_a_claim(paired_runs):
     assert [(finding.code, finding.severity) for finding in findings] == [("few-seeds", "warning")]
     assert "3 paired seeds cannot support a claim, the smallest exact paired p is 0.25" in findings[0].sentence
     assert codes(paired_runs({"Adam": 0.0, "AdamS": -0.01}, seeds=6)) == {}
+
+
+def test_a_run_that_is_not_finished_makes_no_pair(paired_runs):
+    runs = paired_runs({"Adam": 0.0, "AdamS": -0.01}, seeds=6)
+    runs[0] = replace(runs[0], epochs=runs[0].epochs[:-1])
+    assert "few-seeds" in codes(runs)
 
 
 def test_parallel_timings(paired_runs):
@@ -318,9 +324,28 @@ def test_a_direction_that_is_unusual_is_noted(paired_runs):
     for run in runs:
         for record in run.epochs:
             record["valid_top1"] = 0.5
-    assert findings_of("unusual-direction", runs) == [
-        ("note", "digits-mlp: less top1 counts as better; if more is, say so with higher_is_better={'top1': True}.")
-    ]
+    sentence = "less top1 counts as better; if more is, say so with higher_is_better={'top1': True} of the Task."
+    assert findings_of("unusual-direction", runs) == [("note", f"digits-mlp: {sentence}")]
+
+
+@pytest.mark.parametrize(
+    ("surefoot", "how"),
+    [("0.1", "say so with higher_is_better={'loss': False} of the Task"), ("", "leave out --higher-is-better loss")],
+)
+def test_a_loss_of_which_more_is_better_is_noted(paired_runs, surefoot, how):
+    """As after an edit of task.json, which says for metrics whether more is better."""
+    runs = []
+    for run in paired_runs({"Adam": 0.0, "AdamS": -0.01}):
+        task = replace(run.config.task, higher_is_better={"loss": True})
+        provenance = replace(run.config.provenance, surefoot=surefoot)
+        runs.append(replace(run, config=replace(run.config, task=task, provenance=provenance)))
+    sentence = f"digits-mlp: more loss counts as better; if less is, {how}."
+    assert findings_of("unusual-direction", runs) == [("note", sentence)]
+
+
+def test_a_finding_is_one_line_whatever_labels_say():
+    finding = Finding("diverged-runs", "note", "Adam\nno findings diverged on seed 1.")
+    assert str(finding) == "note: Adam␊no findings diverged on seed 1. [diverged-runs]"
 
 
 def test_edges_are_the_ends_of_what_was_tried_and_what_is_next_to_them():

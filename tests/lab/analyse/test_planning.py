@@ -39,6 +39,13 @@ def test_a_plan_from_a_pilot(paired_runs) -> None:
     assert half.seeds >= plan.seeds  # a smaller difference needs no fewer seeds
 
 
+@pytest.mark.parametrize("detect", ["abc", "0", -1, "-1%"])
+def test_a_difference_that_is_none_is_refused_by_its_name(paired_runs, detect) -> None:
+    runs = paired_runs({"Adam": 0.0, "AdamS": -0.01}, seeds=5)
+    with pytest.raises(ValueError, match="the difference to detect must be a number above zero, such as"):
+        make_plan(runs, ["Adam", "AdamS"], detect, None, 1, WORDS)
+
+
 def test_without_a_pilot_the_command_for_one_is_named(paired_runs) -> None:
     runs = paired_runs({"Adam": 0.0, "AdamS": -0.01}, seeds=1)
     with pytest.raises(ValueError, match=r"there are 1 paired seeds of Adam and AdamS; make one with: .* --seeds 3 "):

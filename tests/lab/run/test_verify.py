@@ -74,4 +74,4 @@ def test_a_task_in_a_file_that_was_edited_cannot_be_verified(tmp_path: Path) -> 
 def test_a_run_that_is_not_of_the_lab_cannot_be_computed(run) -> None:
     [check] = verified([run()])
     assert not check.same
-    assert "cannot be computed again" in check.sentence
+    assert check.sentence == "cannot be computed again: the code, the data or the settings of its task changed"

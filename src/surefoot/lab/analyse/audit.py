@@ -30,6 +30,7 @@ from surefoot.lab.analyse.verdicts import count
 from surefoot.lab.spec.config import Purpose
 from surefoot.lab.spec.options import MOST_SEEDS
 from surefoot.lab.store import column, last_epoch
+from surefoot.lab.terminal import one_line
 
 if TYPE_CHECKING:
     from surefoot.lab.store import Run
@@ -49,7 +50,11 @@ CODES: tuple[Code, ...] = get_args(Code)
 UNTUNED = "no learning rate was tuned; see `surefoot tune`."
 #: The severities, the worst first.
 SEVERITIES: tuple[Severity, ...] = get_args(Severity)
-#: Metrics of which more is better in nearly all of their uses.
+#: Metrics of which less, and of which more is better in nearly all of their uses.
+USUALLY_LOWER = {
+    "ce", "cross_entropy", "err", "error", "error_rate", "fid", "loss", "mae", "mape", "mse", "nll", "perplexity",
+    "ppl", "rmse", "wer",
+}  # fmt: skip
 USUALLY_HIGHER = {
     "acc", "accuracy", "ap", "auc", "auroc", "bleu", "dice", "em", "exact_match", "f1", "f1_score", "iou", "map",
     "miou", "mrr", "ndcg", "precision", "psnr", "r2", "recall", "return", "reward", "roc_auc", "rouge", "ssim", "top1",
@@ -69,7 +74,7 @@ class Finding:
     sentence: str
 
     def __str__(self) -> str:
-        return f"{self.severity}: {self.sentence} [{self.code}]"
+        return one_line(f"{self.severity}: {self.sentence} [{self.code}]")
 
     def belongs_below_verdicts(self, task: str) -> bool:
         """Whether the verdicts on this task rest on learning rates that nobody tuned."""
@@ -404,12 +409,13 @@ def _edited(group: TaskGroup, record: Record) -> Iterable[Finding]:
 def _directions(group: TaskGroup, record: Record) -> Iterable[Finding]:
     for metric in recorded_metrics([group]):
         name = metric.removeprefix("valid_").removeprefix("train_").removeprefix("test_").lower()
-        if name in USUALLY_HIGHER and not higher_is_better(metric, group.task):
-            yield Finding(
-                "unusual-direction",
-                "note",
-                f"less {name} counts as better; if more is, say so with higher_is_better={{{name!r}: True}}.",
-            )
+        higher = higher_is_better(metric, group.task)
+        if name in (USUALLY_LOWER if higher else USUALLY_HIGHER):
+            counts, other = ("more", "less") if higher else ("less", "more")
+            how = f"say so with higher_is_better={{{name!r}: {not higher}}} of the Task"
+            if not group.runs[0].config.provenance.surefoot:  # runs of a table
+                how = f"{'leave out' if higher else 'add'} --higher-is-better {name}"
+            yield Finding("unusual-direction", "note", f"{counts} {name} counts as better; if {other} is, {how}.")
 
 
 def _foreign(group: TaskGroup, record: Record) -> Iterable[Finding]:
@@ -425,7 +431,7 @@ def _foreign(group: TaskGroup, record: Record) -> Iterable[Finding]:
 def _few_seeds(group: TaskGroup, record: Record) -> Iterable[Finding]:
     if len(group.contestants) < 2:
         return
-    baseline, *others = ({run.seed for run in runs.runs if not run.diverged} for runs in group.contestants)
+    baseline, *others = ({run.seed for run in runs.runs if run.state == "done"} for runs in group.contestants)
     pairs = min(len(baseline & seeds) for seeds in others)
     if pairs < fewest_seeds():
         yield Finding(

@@ -86,8 +86,8 @@ class Margin:
     is_share: bool = False
 
     @classmethod
-    def read(cls, given: float | str) -> Margin:
-        """A number, or a text such as "0.002" or "1%"."""
+    def read(cls, given: float | str, name: str = "the margin") -> Margin:
+        """A number, or a text such as "0.002" or "1%"; an error names it by `name`."""
         text = str(given).strip()
         is_share = text.endswith("%")
         try:
@@ -96,7 +96,7 @@ class Margin:
             amount = math.nan
         if isinstance(given, bool) or not 0 < amount < math.inf:
             raise ValueError(
-                f"the margin must be a number above zero, such as 0.002, or a share, such as '1%', got {given!r}"
+                f"{name} must be a number above zero, such as 0.002, or a share, such as '1%', got {given!r:.60}"
             )
         return cls(amount, is_share)
 

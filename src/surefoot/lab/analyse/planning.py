@@ -99,7 +99,7 @@ def make_plan(
         jobs: how many runs are computed at a time.
         words: the command that makes the pilot.
     """
-    size = Margin.read(detect)
+    size = Margin.read(detect, "the difference to detect")
     summary = summarise(runs, margin=margin)
     rows = summary.select(metric=summary.metrics[0]) if summary.metrics else []
     pairs = {row.label: row.pairs for row in rows if not row.is_baseline}

@@ -31,6 +31,10 @@ class Verification:
     sentence: str
 
 
+class NotVerifiable(ValueError):
+    """A run that lacks what is needed to compute it again."""
+
+
 def verify(
     runs: Sequence[Run], number: int, *, data_dir: Path | None = None, choose: random.Random | None = None
 ) -> Iterator[Verification]:
@@ -47,7 +51,9 @@ def verify(
         try:
             with tempfile.TemporaryDirectory() as folder:
                 yield _compare(run, _again(run, Path(folder), data_dir))
-        except (*FAULTS, StoreError) as error:
+        except (NotVerifiable, StoreError) as error:
+            yield Verification(run, False, f"cannot be computed again: {error}")
+        except FAULTS as error:
             yield Verification(run, False, f"cannot be computed again ({error_text(error)})")
 
 
@@ -55,7 +61,7 @@ def _again(run: Run, folder: Path, data_dir: Path | None) -> Run:
     """The run, computed in another folder."""
     config = replace(run.config, epochs=run.config.epochs if run.config.optimizer.schedule else last_epoch(run.epochs))
     if not config.optimizer.class_path or not config.task.data:
-        raise ValueError("the lab did not make it")
+        raise NotVerifiable("the lab did not make it")
     task = _task_of(config, data_dir)
     start = _base(run, task, folder) if config.fork and config.fork.epoch else None
     return compute(config, task, folder / "again", start=start)
@@ -65,7 +71,7 @@ def _task_of(config: RunConfig, data_dir: Path | None) -> Task:
     """The task of a run, refused if it is not what it was."""
     recorded = config.task
     if recorded.code and not recorded.spec:
-        raise ValueError("its task was given in Python, and no name leads to it")
+        raise NotVerifiable("its task was given in Python, and no name leads to it")
     settings = {name: value for name, value in recorded.settings.items() if name != "fork_at"}
     own = {name: value for name, value in settings.items() if name != "source"}
     # Which settings are the task's own and which are options of a function that makes it is not recorded: try both.
@@ -81,7 +87,7 @@ def _task_of(config: RunConfig, data_dir: Path | None) -> Task:
             recorded.name, recorded.data, recorded.code, settings,
         ):  # fmt: skip
             return task
-    raise ValueError("the code, the data or the settings of its task changed")
+    raise NotVerifiable("the code, the data or the settings of its task changed")
 
 
 def _base(run: Run, task: Task, folder: Path) -> Path:
@@ -93,7 +99,7 @@ def _base(run: Run, task: Task, folder: Path) -> Path:
             for base in read_runs(parent / ".base"):
                 if base.config.key == fork.base:
                     return compute(base.config, task, folder / "base").folder / "checkpoint.pt"
-    raise ValueError("the run that it was forked from is not recorded")
+    raise NotVerifiable("the run that it was forked from is not recorded")
 
 
 def _compare(run: Run, again: Run) -> Verification:

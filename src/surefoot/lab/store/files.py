@@ -63,12 +63,12 @@ def _refuse_special(path: Path, status: os.stat_result) -> None:
         raise NotPlain(errno.EINVAL, f"it is {kinds.get(kind, 'a special file')}, not a file", str(path))
 
 
-def read_plain(path: Path) -> bytes:
-    """What a file holds; see `open_plain`."""
+def read_plain(path: Path, most: int = MOST_BYTES) -> bytes:
+    """What a file holds, at most so many bytes; see `open_plain`."""
     with os.fdopen(open_plain(path), "rb") as file:
-        data = file.read(MOST_BYTES + 1)
-    if len(data) > MOST_BYTES:
-        raise OSError(errno.EFBIG, f"it is larger than {MOST_BYTES >> 20} MB", str(path))
+        data = file.read(most + 1)
+    if len(data) > most:
+        raise OSError(errno.EFBIG, f"it is larger than {most >> 20} MB", str(path))
     return data
 
 
