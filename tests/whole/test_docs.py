@@ -201,6 +201,13 @@ def test_the_readme_is_short_and_begins_with_the_question() -> None:
     assert re.findall(r"^## (.+)$", text, re.MULTILINE)[0] == "Should I use it?"
 
 
+def test_every_named_task_is_described() -> None:
+    from surefoot.lab.spec.builtin import NAMED
+
+    page = (ROOT / "docs/your-own-task.md").read_text()
+    assert [name for name in NAMED if f"`{name}`" not in page] == []
+
+
 def test_step_times_in_the_docs_are_those_that_were_measured() -> None:
     measured = json.loads((ROOT / "benchmarks/results/step_time.json").read_text())["measured"]
     text = (ROOT / "docs/benchmarks.md").read_text()
