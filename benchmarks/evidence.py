@@ -39,11 +39,11 @@ MAIN = [
     ("character transformer", "AdamWS", "AdamW"),
     ("digits-mlp, 20 epochs", "AdamS", "Adam"),
     ("digits-mlp, 200 epochs", "AdamS", "Adam"),
-    ("LR 128, 45", "AdamS", "Adam"),
-    ("LR 128, 45", "the scale alone", "Adam, cosine decay"),
-    ("MLP 128, 45", "AdamS", "Adam"),
-    ("MLP 128, 12", "the scale alone", "Adam"),
-    ("MLP 128, 12", "the scale alone", "Adam, cosine decay"),
+    ("LR on MNIST, 45", "AdamS", "Adam"),
+    ("LR on MNIST, 45", "the scale alone", "Adam, cosine decay"),
+    ("MLP on MNIST, 45", "AdamS", "Adam"),
+    ("MLP on MNIST, 12", "the scale alone", "Adam"),
+    ("MLP on MNIST, 12", "the scale alone", "Adam, cosine decay"),
 ]
 
 
@@ -119,6 +119,18 @@ def compared(task: str, metric: str, family: Sequence[Pairs], source: str) -> It
         yield Row(*names, text, len(pairs.seeds), outcome, source, relative)  # type: ignore[arg-type]
 
 
+def name_of(configuration: Configuration) -> str:
+    """What was trained, in words.
+
+    >>> name_of(Configuration("cifar10", "cnn", 16, True))
+    'CNN on CIFAR-10, batches of 16, dropout'
+    """
+    data = {"mnist": "MNIST", "cifar10": "CIFAR-10"}[configuration.dataset]
+    words = [f"{configuration.model.upper()} on {data}"]
+    words += [] if configuration.batch_size == 128 else [f"batches of {configuration.batch_size}"]
+    return ", ".join([*words, *(["dropout"] if configuration.dropout else [])])
+
+
 def of_the_paper(runs: Sequence[Run]) -> Iterator[Row]:
     """The three published variants against Adam, at the latest of the paper's epochs that three pairs reached."""
     replication = Replication(runs)
@@ -131,7 +143,7 @@ def of_the_paper(runs: Sequence[Run]) -> Iterator[Row]:
                 for name in ("AdamUCB", "AdamCB", "AdamS")
             ]
             command = f"`surefoot paper {configuration.model}`"
-            yield from compared(f"{configuration.name}, {epoch} epochs", metric, family, command)
+            yield from compared(f"{name_of(configuration)}, {epoch} epochs", metric, family, command)
 
 
 def of_the_parts(runs: Sequence[Run]) -> Iterator[Row]:
@@ -154,7 +166,7 @@ def of_the_parts(runs: Sequence[Run]) -> Iterator[Row]:
                 Pairs(short.get(ours, ours), short.get(theirs, theirs), sides.get(ours, {}), sides.get(theirs, {}))
                 for ours, theirs in questions
             ]
-            yield from compared(f"{configuration.name}, {epochs} epochs", metric, family, command)
+            yield from compared(f"{name_of(configuration)}, {epochs} epochs", metric, family, command)
     cnn = Configuration("cifar10", "cnn", 128, False)
     epochs, by_rate = runs_by_rate(runs, cnn)
     at = {name: {lr: values(of, "val_acc", epochs) for lr, of in rates.items()} for name, rates in by_rate.items()}
@@ -164,7 +176,7 @@ def of_the_parts(runs: Sequence[Run]) -> Iterator[Row]:
         Pairs("the scale alone, lr 0.0005", "Adam, lr 0.0005", at["std scale alone"][5e-4], at["plain Adam"][5e-4]),
     ]
     source = "`surefoot paper ablation --model cnn`"
-    yield from compared(f"CNN, 10 000 images, {epochs} epochs", "val_acc", family, source)
+    yield from compared(f"{name_of(cnn)}, 10000 images, {epochs} epochs", "val_acc", family, source)
 
 
 def values(runs: Sequence[Run], metric: str, epoch: int) -> dict[int, float]:
