@@ -201,8 +201,8 @@
 
   // Low figures fill the end of a page; a long legend needs its room.
   function paperHeight(figure, traces) {
-    if (figure.kind === "curves") return 190;
-    return traces.filter((trace) => trace.showlegend !== false).length > 6 ? figure.height : Math.min(figure.height, 280);
+    if (figure.kind === "curves") return 172;
+    return traces.filter((trace) => trace.showlegend !== false).length > 6 ? figure.height : Math.min(figure.height, 260);
   }
 
   function layoutOf(figure, traces, wide) {
