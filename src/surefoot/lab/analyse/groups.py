@@ -311,6 +311,7 @@ def to_frame(groups: Iterable[TaskGroup]) -> DataFrame:
     ]
     types = {"task": "str", "optimizer": "str", "seed": "int64", "epoch": "int64"}
     types |= dict.fromkeys((name for row in rows for name in row if name not in types), "float64")
-    types |= dict.fromkeys(("step", "jobs", "skipped", "peak_memory"), "Int64") | {"diverged": "boolean"}
+    types |= dict.fromkeys(("step", "jobs", "skipped"), "Int64") | {"diverged": "boolean"}
+    types |= {"peak_memory": "Int64"} if "peak_memory" in types else {}
     table = pandas.DataFrame(rows, columns=list(types)).astype(types)
     return table.fillna({"diverged": False}).astype({"diverged": "bool"})
