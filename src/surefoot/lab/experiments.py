@@ -25,6 +25,7 @@ from surefoot.lab.spec.builtin import NAMED, PAPER_WEIGHT_DECAY
 from surefoot.lab.spec.code import FAULTS
 from surefoot.lab.spec.config import ForkConfig, Purpose, RunConfig, TaskConfig, folder_of
 from surefoot.lab.spec.contestant import Contestant, parse_all
+from surefoot.lab.spec.objective import losses_of
 from surefoot.lab.spec.options import (
     LARGEST_SEED,
     MOST_EPOCHS,
@@ -375,6 +376,9 @@ def prepare(
         loaded = source.load()
     except TaskError as error:
         raise _with_hint(error, read) from error
+    for contestant in contestants:
+        if contestant.examples or contestant.loss:
+            losses_of(loaded, contestant.loss)
     setup = Setup(source, loaded, contestants, numbers, read, defaults)
     _check_factories(setup)
     return setup

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from surefoot.lab.store import Run
 
 #: What an optimizer reports about itself per epoch, and bookkeeping: not results.
-NOT_METRICS = {"epoch", "step", "seconds", "jobs", "mean", "std", "tilt", "weight", "skipped", "diverged",
-               "gradients_per_step", "peak_memory"}  # fmt: skip
+NOT_METRICS = {"epoch", "step", "seconds", "jobs", "mean", "std", "tilt", "weight", "strength", "suspected",
+               "skipped", "diverged", "gradients_per_step", "peak_memory"}  # fmt: skip
 #: A value this close to an end of what was tried, as a share of the way from end to end, is on the edge.
 EDGE = 0.05
 _LEADING_METRICS = ["valid_loss", "valid_accuracy", "train_loss"]

@@ -26,6 +26,7 @@ import surefoot
 from surefoot.lab.run.averages import Averages
 from surefoot.lab.spec.code import FAULTS, error_text
 from surefoot.lab.spec.contestant import Contestant
+from surefoot.lab.spec.objective import find_weigher, losses_of
 from surefoot.lab.spec.schedules import factor
 from surefoot.lab.spec.task import accuracy
 
@@ -56,6 +57,8 @@ class Trainer:
         self._base_lrs = [group["lr"] for group in self.optimizer.param_groups] if self._moves_lr else []
         buffers = [buffer for buffer in self.model.buffers() if buffer.is_floating_point()]
         self.averages = Averages([*self.params, *buffers], contestant.average, contestant.riders)
+        self.weigh = find_weigher(contestant.examples, self.optimizer, self.seed) if contestant.examples else None
+        self._loss = self._objective(contestant.loss)
         self._step = _stepper(self.optimizer)
         inputs, targets = task.train
         if task.label_noise is not None:
@@ -63,6 +66,13 @@ class Trainer:
         self._inputs, self._targets = inputs.to(self.device), targets.to(self.device)
         self.steps_per_epoch = math.ceil(len(self._inputs) / task.batch_size)
         self._valid = self._valid_batches()
+
+    def _objective(self, loss: str) -> Callable[[Tensor, Tensor], Tensor]:
+        """What is minimised: the task's loss unless the contestant has another one or weighs the examples."""
+        if self.weigh is None and not loss:
+            return self.task.loss
+        losses, reduce = losses_of(self.task, loss), self.weigh or torch.mean
+        return lambda outputs, targets: reduce(losses(outputs, targets))
 
     def run_epoch(self, epoch: int) -> dict[str, Any]:
         """Train epoch number `epoch` (from 1) and validate: the row of `metrics.jsonl`."""
@@ -96,7 +106,7 @@ class Trainer:
         order = torch.randperm(len(self._inputs), generator=generator).to(self.device)
         torch.manual_seed(stream(self.seed, epoch, "dropout"))
         inputs, targets, prepare = self._inputs, self._targets, self.task.prepare
-        model, loss_of, step, zero_grad = self.model, self.task.loss, self._step, self.optimizer.zero_grad
+        model, loss_of, step, zero_grad = self.model, self._loss, self._step, self.optimizer.zero_grad
         averages, on_cpu = self.averages, self.device.type == "cpu"
         total: Any = 0.0
         done = gradients = 0
@@ -154,9 +164,9 @@ class Trainer:
         return lambda: iter(prepared)
 
     def _confidence(self) -> dict[str, float | None]:
-        """The optimizer's statistics of the loss after the epoch; None where it has none."""
-        names = ("mean", "std", "tilt", "weight")
-        confidence = getattr(self.optimizer, "confidence", None)
+        """The statistics of the loss after the epoch, the optimizer's or those of examples; None where there are none."""
+        names = ("mean", "std", "tilt", "weight", *(("strength", "suspected") if self.weigh else ()))
+        confidence = getattr(self.weigh or self.optimizer, "confidence", None)
         if confidence is None:
             return {**dict.fromkeys(names), "skipped": 0}
         groups = confidence()
@@ -179,12 +189,15 @@ class Trainer:
     def state(self) -> dict[str, Any]:
         """What a checkpoint holds of this trainer."""
         averages = {"averages": self.averages.state_dict()} if self.averages else {}
-        return {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict(), **averages}
+        weigh = {"weigh": self.weigh.state_dict()} if self.weigh else {}
+        return {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict(), **averages, **weigh}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.averages.load_state_dict(state.get("averages", {}))
+        if self.weigh:
+            self.weigh.load_state_dict(state["weigh"])
 
 
 def task_fault(task: Task, config: RunConfig) -> str:

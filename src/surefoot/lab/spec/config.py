@@ -104,6 +104,8 @@ class OptimizerConfig:
         revision: How often its arithmetic was changed since runs are recorded; not written while that is never.
         warmup: Steps over which the learning rate rises.
         average: The average of the weights that is validated in place of them.
+        examples: The rule that weighs the examples.
+        loss: The loss in place of the cross-entropy.
         riders: Averages that are validated beside it; each is a run of its own, which `Run.riders` gives.
     """
 
@@ -117,12 +119,14 @@ class OptimizerConfig:
     revision: int = field(default=0, metadata=_IF_GIVEN)
     warmup: int = field(default=0, metadata=_IF_GIVEN)
     average: str = field(default="", metadata=_IF_GIVEN)
+    examples: str = field(default="", metadata=_IF_GIVEN)
+    loss: str = field(default="", metadata=_IF_GIVEN)
     riders: tuple[str, ...] = field(default=(), metadata=_IF_GIVEN)
 
     @property
     def lab_options(self) -> dict[str, Any]:
-        """The options of the lab that were given: schedule, warmup, average."""
-        named = {"schedule": self.schedule, "warmup": self.warmup, "average": self.average}
+        """The options of the lab that were given: schedule, warmup, average, examples, loss."""
+        named = {name: getattr(self, name) for name in ("schedule", "warmup", "average", "examples", "loss")}
         return {name: value for name, value in named.items() if value}
 
 
@@ -235,6 +239,8 @@ class RunConfig:
                 schedule=contestant.schedule,
                 warmup=contestant.warmup,
                 average=contestant.average,
+                examples=contestant.examples,
+                loss=contestant.loss,
                 riders=contestant.riders,
                 code=contestant.code(),
                 revision=contestant.revision(),

@@ -18,16 +18,17 @@ import torch
 
 from surefoot.averaging.memory import find_memory
 from surefoot.lab.spec.code import FAULTS, RECORDED_AS, CodeError, error_text, fingerprint, import_module, load_file
+from surefoot.lab.spec.objective import find_loss, find_weigher
 from surefoot.lab.spec.schedules import SCHEDULES
 
 # A name, a dotted path, or "module:Class" / "file.py:Class"; options follow after a colon.
 _SPEC = re.compile(r"(?P<path>[^:=]+(?::[A-Za-z_][\w.]*(?=$|:))?)(?::(?P<options>.*))?", re.DOTALL)
 #: Options of the lab, which every contestant has; an optimizer with an option of that name gets it itself.
-LAB_OPTIONS = ("schedule", "warmup", "average")
+LAB_OPTIONS = ("schedule", "warmup", "average", "examples", "loss")
 #: The average that validation losses choose.
 TWO_TAILED = "two-tailed"
-#: The value of `average`, which is no Python literal: "poly:8", "two-tailed".
-_AVERAGE = re.compile(r"(^|,)\s*average\s*=\s*([A-Za-z][^,'\"]*?)\s*(?=,|$)")
+#: Values that are no Python literals: "poly:8", "two-tailed", "tilted:-3".
+_WITH_COLON = re.compile(r"(^|,)\s*(average|examples|loss)\s*=\s*([A-Za-z][^,'\"]*?)\s*(?=,|$)")
 #: No option is so large; a float could not hold it.
 _TOO_LARGE = 1 << 63
 #: Options that are numbers in every optimizer that has them.
@@ -53,6 +54,9 @@ class Contestant:
     schedule: str | None = None
     warmup: int = 0
     average: str = ""
+    #: Which rule weighs the examples, such as "tilted:-3", and the loss in place of the cross-entropy, such as "gce:0.7".
+    examples: str = ""
+    loss: str = ""
     #: Averages of the same run that are validated beside it.
     riders: tuple[str, ...] = ()
     given: type[torch.optim.Optimizer] | None = field(default=None, compare=False, repr=False)
@@ -115,7 +119,7 @@ class Contestant:
         >>> Contestant.parse("adam:lr=0.1,average=poly:8").without_average().spec
         'torch.optim.Adam:lr=0.1'
         """
-        lab = {name: getattr(self, name) for name in ("schedule", "warmup") if getattr(self, name)}
+        lab = {name: getattr(self, name) for name in LAB_OPTIONS if name != "average" and getattr(self, name)}
         return Contestant.create(None, self.given or self.class_path, {**self.kwargs, **lab})
 
     @property
@@ -186,7 +190,9 @@ class Contestant:
             if value is None and name in _NUMBERS and name in parameters and parameters[name].default is not None:
                 raise ValueError(f"{self.spec!r}: {name} must be a number, not None; write it like {name}=1e-3")
         try:
-            self.cls([torch.nn.Parameter(torch.zeros(2, 2))], **self.resolve(**defaults))
+            optimizer = self.cls([torch.nn.Parameter(torch.zeros(2, 2))], **self.resolve(**defaults))
+            if self.examples:
+                find_weigher(self.examples, optimizer)
         except (TypeError, ValueError, RuntimeError) as error:
             raise ValueError(f"{self.spec!r}: {error}") from error
 
@@ -254,8 +260,8 @@ def _identity(contestant: Contestant) -> tuple[Any, ...]:
 
 
 def _check_lab_options(options: Mapping[str, Any]) -> None:
-    """Refuse schedules and averages that do not exist, and warm-ups that are no number of steps."""
-    schedule, warmup, average = (options.get(name) for name in LAB_OPTIONS)
+    """Refuse schedules, averages, weights and losses that do not exist, and warm-ups that are no number of steps."""
+    schedule, warmup, average, examples, loss = (options.get(name) for name in LAB_OPTIONS)
     if schedule is not None and schedule not in SCHEDULES:
         raise ValueError(f"unknown schedule {schedule!r}; choose {' or '.join(SCHEDULES)}, or leave it out")
     if warmup is not None and (not isinstance(warmup, int) or isinstance(warmup, bool) or warmup < 0):
@@ -268,6 +274,10 @@ def _check_lab_options(options: Mapping[str, Any]) -> None:
                 f"unknown average {average!r}; choose anytime, anytime:KAPPA, poly:POWER, ema:DECAY, uniform or "
                 f"{TWO_TAILED}, such as average=poly:8, or leave it out"
             ) from None
+    if examples is not None:
+        find_weigher(str(examples))
+    if loss is not None:
+        find_loss(str(loss))
 
 
 def _with_distinct_labels(contestants: list[Contestant]) -> list[Contestant]:
@@ -401,7 +411,7 @@ def accepted_options(cls: Any) -> set[str]:
 
 
 def _parse_options(text: str, spec: str) -> dict[str, Any]:
-    text = _AVERAGE.sub(r"\1average='\2'", text)
+    text = _WITH_COLON.sub(r"\1\2='\3'", text)
     try:
         call = ast.parse(f"f({text})", mode="eval").body
         if not isinstance(call, ast.Call) or call.args:
