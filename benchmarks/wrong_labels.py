@@ -4,9 +4,9 @@
     python benchmarks/wrong_labels.py run --out RUNS [--only NAME,...] [--settings symmetric:0.4,...] [--seeds 10]
     python benchmarks/wrong_labels.py table --out RUNS                              # writes results/examples
 
-Every command computes what the folder does not hold yet, so it may be stopped at any time. Every contestant has the same
-three learning rates, tried on the same two tune seeds with 40 % and with no wrong labels. The any-time average rides on
-each run: it is validated beside the weights, and training is as without it.
+Every command computes what the folder does not hold yet, so it may be stopped at any time. Every contestant has
+the same three learning rates, tried on the same tune seed with 40 % and with no wrong labels. The any-time average
+rides on each run: it is validated beside the weights, and training is as without it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TASK = "benchmarks/small_fashion.py"
 RESULTS = Path(__file__).parents[1] / "results" / "examples"
 EPOCHS = 20
 RATES = (3e-4, 1e-3, 3e-3)
-TUNE_SEEDS, TUNE_SETTINGS = (1000, 1001), ("none", "symmetric:0.4")
+TUNE_SEEDS, TUNE_SETTINGS = (1000,), ("none", "symmetric:0.4")
 SETTINGS = ("none", "symmetric:0.4", "asymmetric:0.2", "symmetric:0.2", "symmetric:0.6", "asymmetric:0.4")
 #: Options of each contestant; {rate} is the share of wrong labels, which "trimmed" alone is given.
 CONTESTANTS = {

@@ -164,7 +164,7 @@ class Trainer:
         return lambda: iter(prepared)
 
     def _confidence(self) -> dict[str, float | None]:
-        """The statistics of the loss after the epoch, the optimizer's or those of examples; None where there are none."""
+        """The statistics of the loss after the epoch, of the optimizer or of the examples; None where none are kept."""
         names = ("mean", "std", "tilt", "weight", *(("strength", "suspected") if self.weigh else ()))
         confidence = getattr(self.weigh or self.optimizer, "confidence", None)
         if confidence is None:

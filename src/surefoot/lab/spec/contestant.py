@@ -54,7 +54,7 @@ class Contestant:
     schedule: str | None = None
     warmup: int = 0
     average: str = ""
-    #: Which rule weighs the examples, such as "tilted:-3", and the loss in place of the cross-entropy, such as "gce:0.7".
+    #: The rule that weighs the examples ("tilted:-3"), and the loss in place of the cross-entropy ("gce:0.7").
     examples: str = ""
     loss: str = ""
     #: Averages of the same run that are validated beside it.
