@@ -1,23 +1,25 @@
 """Weights of single examples: from the losses of a batch, and the statistics of single losses before it, to weights.
 
-The mean weight is 1, so that the learning rate keeps its meaning. All of it is tensor arithmetic on the device of the
-losses; nothing is read back.
+The mean weight is 1, so that the learning rate keeps its meaning. On a device all of it is tensor arithmetic, and
+nothing is read back. On the host the statistics are floats, and where every loss counts (``valid`` is None) a few
+operations on the losses are left: a training step hardly notices them.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from surefoot.meter import RESOLUTION
-from surefoot.rules import RULES, Rule, Tilt, find_rule
+from surefoot.rules import RULES, Rule, Tilt, find_rule, where
 from surefoot.statistics import LossSample, LossStats, Number
 
-#: An exponent beyond this adds nothing: the example has all the weight of its batch, or none.
-MAX_EXPONENT = 50.0
+#: Over how many examples the strength rises where all was learnt.
+PATIENCE = 8000
 #: Where signed weights have a smaller mean than this, dividing by it would multiply the gradient too much.
 MIN_MEAN_WEIGHT = 0.1
 
@@ -63,9 +65,10 @@ def example_weights(
     rule: Rule,
     stats: LossStats,
     losses: Tensor,
-    valid: Tensor,
+    z: Tensor,
+    valid: Tensor | None,
     eta: float,
-    strength: Tensor,
+    strength: Number,
     noise: Number = 0.0,
     *,
     signed: bool = False,
@@ -75,26 +78,33 @@ def example_weights(
     Args:
         rule: "tilted" is ``exp(eta * strength * z)``; "cvar" keeps the losses above the batch's quantile eta,
             "trimmed" those below its quantile 1 - eta; any other is ``1 + strength * tilt * z``.
-        stats: of the single losses before this step, as 0-d tensors.
+        stats: of the single losses before this step: floats, or 0-d tensors on a device.
         losses: of this batch; finite.
-        valid: which of them count.
+        z: their deviations.
+        valid: which of them count (None: all).
         eta: of the rule.
         strength: from 0, all weights are 1, to 1.
         noise: the draw of rule S.
         signed: let ``1 + tilt * z`` be negative, as for batches; where the weights then nearly cancel, all are 1.
 
-    >>> stats = LossStats(*map(torch.tensor, (9.0, 1.0, 0.5, 1.0, 0.0, 0.0, 0.0, 1.0)))
-    >>> losses, valid = torch.tensor([0.5, 1.0, 5.0]), torch.tensor([True, True, True])
-    >>> example_weights(EXAMPLE_RULES["tilted"], stats, losses, valid, -1.0, torch.tensor(1.0)).round(decimals=3)
+    >>> stats = LossStats(count=9.0, mean=1.0, std=0.5)
+    >>> losses = torch.tensor([0.5, 1.0, 5.0])
+    >>> z = deviations(stats, losses)
+    >>> example_weights(EXAMPLE_RULES["tilted"], stats, losses, z, None, -1.0, 1.0).round(decimals=3)
     tensor([2.1930, 0.8070, 0.0000])
     """
-    z = deviations(stats, losses)
     if rule.name == "tilted":
-        exponent = torch.where(valid, eta * strength * z, -math.inf)
-        # Relative to the largest, so that the exponential cannot overflow.
-        largest = exponent.max().clamp(min=-MAX_EXPONENT * 1e3)
-        weights = torch.exp((exponent - largest).clamp(min=-MAX_EXPONENT))
-    elif rule.name in ("cvar", "trimmed"):
+        exponent = (z * (eta * strength)).reshape(-1)
+        if valid is None:
+            return torch.softmax(exponent, 0).mul_(len(exponent)).view_as(z)
+        exponent = torch.where(valid.reshape(-1), exponent, -math.inf)
+        return torch.where(valid, torch.softmax(exponent, 0).view_as(z) * valid.sum(), 0.0)
+    if valid is None and rule.name in ("cvar", "trimmed"):
+        kept = _kept(rule.name, losses, eta)
+        return kept.to(z.dtype).mul_(strength * kept.numel() / kept.sum().item()).add_(1 - strength)
+    if valid is None:
+        valid = torch.ones_like(z, dtype=torch.bool)
+    if rule.name in ("cvar", "trimmed"):
         level = eta if rule.name == "cvar" else 1 - eta
         threshold = torch.nanquantile(torch.where(valid, losses, math.nan), level)
         kept = losses >= threshold if rule.name == "cvar" else losses <= threshold
@@ -110,19 +120,30 @@ def example_weights(
     return torch.where(usable, weights * (count / torch.where(usable, total, 1.0)), valid.to(z.dtype))
 
 
+def _kept(rule: str, losses: Tensor, eta: float) -> Tensor:
+    """Which losses "cvar" or "trimmed" keeps: those on one side of a quantile, by the order of the losses."""
+    places = losses.numel() - 1
+    if rule == "cvar":
+        return losses >= losses.reshape(-1).kthvalue(1 + math.ceil(round(eta * places, 9))).values
+    return losses <= losses.reshape(-1).kthvalue(1 + math.floor(round((1 - eta) * places, 9))).values
+
+
 def deviations(stats: LossStats, losses: Tensor) -> Tensor:
     """The z of each loss; 0 where the losses so far have no spread that their precision can show."""
     has_spread = stats.std > RESOLUTION * abs(stats.mean)
+    if not isinstance(has_spread, Tensor):
+        return (losses - stats.mean).div_(stats.std) if has_spread else torch.zeros_like(losses)
     return torch.where(has_spread, (losses - stats.mean) / torch.where(has_spread, stats.std, 1.0), 0.0)
 
 
-def shares_of_tenths(losses: Tensor, weights: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
+def shares_of_tenths(losses: Tensor, weights: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor]:
     """The shares of the weight that the tenths of the examples with the lowest and with the highest losses got.
 
     >>> losses, weights = torch.arange(20.0), torch.tensor([2.0] * 10 + [0.0] * 10)
-    >>> shares_of_tenths(losses, weights, torch.ones(20, dtype=torch.bool))
+    >>> shares_of_tenths(losses, weights, None)
     (tensor(0.2000), tensor(0.))
     """
+    valid = torch.ones_like(losses, dtype=torch.bool) if valid is None else valid
     order = torch.where(valid, losses, math.inf).reshape(-1).argsort()
     sorted_weights = weights.reshape(-1)[order]
     count = valid.sum()
@@ -134,47 +155,85 @@ def shares_of_tenths(losses: Tensor, weights: Tensor, valid: Tensor) -> tuple[Te
     return (sorted_weights * lowest).sum() / total, (sorted_weights * highest).sum() / total
 
 
-def with_weights(history: Tensor, ids: Tensor, weights: Tensor, strength: Tensor, valid: Tensor) -> Tensor:
+def add_weights(history: Tensor, ids: Tensor, weights: Tensor, strength: Number, valid: Tensor | None) -> None:
     """Add weights to the history, a table of (sum of weights, number of weights): each counts by its strength.
 
-    While all weights are 1 they say nothing, and so they do not count.
+    While all weights are 1 they say nothing, and so they do not count. The table is changed in place: its size is that
+    of the data set.
     """
-    counted = strength * valid.reshape(-1)
-    return history.index_add(0, ids, torch.stack([counted * weights.reshape(-1), counted], 1))
+    counted = strength * (torch.ones_like(weights) if valid is None else valid.to(weights.dtype)).reshape(-1)
+    history.index_add_(0, ids, torch.stack([counted * weights.reshape(-1), counted], 1))
 
 
-def with_losses(sample: LossSample, losses: Tensor, valid: Tensor, left_out: Tensor) -> LossSample:
-    """Add the valid losses of a batch to those of this step."""
+class Moments(NamedTuple):
+    """How many losses of a batch count, their mean, and the sum of squared distances from it."""
+
+    count: Number
+    mean: Number
+    deviation: Number
+
+
+def moments_of(losses: Tensor, valid: Tensor | None) -> Moments:
+    """The moments of the valid losses; floats where ``valid`` is None: the host may read then."""
+    if valid is None:
+        variance, mean = torch.var_mean(losses, correction=0)
+        return Moments(losses.numel(), mean.item(), variance.item() * losses.numel())
     count = valid.sum().to(losses.dtype)
     mean = torch.where(valid, losses, 0.0).sum() / count.clamp(min=1)
-    deviation = torch.where(valid, losses - mean, 0.0).square().sum()
-    total = sample.weight + count
-    distance = mean - sample.mean
-    share = count / torch.clamp(total, min=1)
+    return Moments(count, mean, torch.where(valid, losses - mean, 0.0).square().sum())
+
+
+def with_moments(sample: LossSample, batch: Moments, left_out: Number) -> LossSample:
+    """Add the losses of a batch to those of this step."""
+    total = sample.weight + batch.count
+    distance = batch.mean - sample.mean
+    share = batch.count / (total + (total == 0))
     return LossSample(
         total,
         sample.mean + distance * share,
-        sample.deviation + deviation + distance * distance * sample.weight * share,
+        sample.deviation + batch.deviation + distance * distance * sample.weight * share,
         sample.left_out + left_out,
     )
 
 
-def ramp_after(ramp: Tensor, stats: Tensor, warmup: int | None) -> Tensor:
-    """The first mean, and how strongly weights count: by how far the mean has fallen in units of the std, never down.
+class Ramp(NamedTuple):
+    """How strongly the weights of examples count, and what decides it; floats, or 0-d tensors on a device.
 
-    Args:
-        ramp: (first mean or NaN, strength) so far.
-        stats: the stored vector of the statistics.
-        warmup: a number of steps, over which the strength rises linearly instead.
+    ``first`` is the mean of the first step's losses (NaN before it). ``learnt``, from 0 to 1, is how far the mean has
+    fallen since in units of the std: before anything was learnt, the spread of the losses says nothing. The strength
+    rises from 0 to 1 with the examples seen, the faster the more was learnt. Neither goes down.
 
-    >>> ramp_after(torch.tensor([3.0, 0.1]), torch.tensor([9.0, 2.0, 1.0]), None).round(decimals=3)
-    tensor([3.0000, 0.8650])
+    >>> ramp = Ramp(first=3.0).after(LossStats(count=9.0, mean=2.0, std=1.0), None, 8000)
+    >>> round(ramp.strength, 3), round(ramp.learnt, 3)
+    (0.579, 0.865)
     """
-    count, mean, std = stats[0], stats[1], stats[2]
-    first = torch.where(ramp[0].isnan(), mean, ramp[0])
-    if warmup is None:
-        fall = (first - mean).clamp(min=0) / torch.where(std > 0, std, 1.0)
-        now = torch.where(std > 0, 1 - torch.exp(-2 * fall), 0.0)
-    else:
-        now = (count / max(warmup, 1)).clamp(max=1)
-    return torch.stack([first, torch.maximum(ramp[1], now)])
+
+    first: Number = math.nan
+    strength: Number = 0.0
+    learnt: Number = 0.0
+
+    def after(self, stats: LossStats, warmup: int | None, number: Number) -> Ramp:
+        """The ramp after a step.
+
+        Args:
+            stats: after the step.
+            warmup: a number of steps, over which the strength rises linearly instead.
+            number: how many examples the step had.
+        """
+        first = where(self.first == self.first, self.first, stats.mean)  # NaN differs from itself
+        if warmup is not None:
+            now = stats.count / max(warmup, 1)
+            now = now.clamp(max=1) if isinstance(now, Tensor) else min(now, 1.0)
+            return Ramp(first, _largest(self.strength, now), self.learnt)
+        has_fallen = (stats.std > 0) & (stats.mean < first)
+        fall = (first - stats.mean) / where(has_fallen, stats.std, 1.0)
+        learnt = _largest(self.learnt, where(has_fallen, 1 - _exp(-2 * fall), 0.0))
+        return Ramp(first, 1 - (1 - self.strength) * _exp(-learnt * number / PATIENCE), learnt)
+
+
+def _exp(value: Number) -> Number:
+    return torch.exp(value) if isinstance(value, Tensor) else math.exp(min(value, 0.0))
+
+
+def _largest(first: Number, second: Number) -> Number:
+    return torch.maximum(first, second) if isinstance(first, Tensor) else max(first, second)

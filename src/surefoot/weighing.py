@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
@@ -12,13 +11,14 @@ from torch.optim import Optimizer
 
 from surefoot.examples import (
     ExampleRule,
+    Ramp,
+    add_weights,
     deviations,
     example_weights,
     find_any_rule,
-    ramp_after,
+    moments_of,
     shares_of_tenths,
-    with_losses,
-    with_weights,
+    with_moments,
 )
 from surefoot.losses import TakesLoss, as_scalar, check_share, maximizes
 from surefoot.meter import MAX_LOSS, Meter
@@ -28,6 +28,7 @@ from surefoot.otsu import histogram_of, is_damaged, no_groups, pack_groups, unpa
 from surefoot.rules import Rule, Weighting, where
 from surefoot.statistics import (
     LossSample,
+    LossStats,
     Number,
     by_name,
     choose,
@@ -108,16 +109,14 @@ class Weigher:
         self.seen = no_statistics()
         self._sample = LossSample()
         self.warmup, self.signed = warmup, signed
-        #: The mean of the first step's example losses, and how strongly the weights of examples count by now.
-        self.ramp = torch.tensor([math.nan, 0.0], dtype=torch.float64, device="cpu")
-        #: The weighted mean of the last losses of examples; what the call returns has the value of the plain mean.
-        self.weighted: Tensor | None = None
+        #: How strongly the weights of examples count by now: the numbers of `surefoot.examples.Ramp`.
+        self.ramp = torch.tensor(Ramp(), dtype=torch.float64, device="cpu")
         self._weighs_examples = False
         #: What is known of the two groups of losses, for eta="auto"; and the histogram of this step.
         self._groups = no_groups()
         self._counts: Tensor | None = None
-        #: The last losses of examples, their weights, and which of them count.
-        self._last: tuple[Tensor, Tensor, Tensor] | None = None
+        #: The last losses of examples, their weights, and which of them count (None: all).
+        self._last: tuple[Tensor, Tensor, Tensor | None] | None = None
         #: The sum and the number of the weights of every example, by its id.
         self._history = torch.zeros(examples or 0, 2, dtype=torch.float64, device="cpu")
         self._may_grow = examples is None
@@ -149,9 +148,9 @@ class Weigher:
         """The eta of the rule: at full strength, where it is "auto"."""
         return self.rule.eta if self.eta == "auto" else self.eta
 
-    def _strength(self) -> Tensor:
+    def _strength(self) -> Number:
         """How strongly the weights of examples count by now, from 0 to 1."""
-        return unpack_groups(self._groups).strength if self.eta == "auto" else self.ramp[1]
+        return self._groups.strength if self.eta == "auto" else self.ramp[1]
 
     def __call__(
         self, loss: Tensor, share: float = 1, *, mask: Tensor | None = None, ids: Tensor | None = None
@@ -181,7 +180,7 @@ class Weigher:
         if not loss.requires_grad:
             return loss
         device = value.device
-        on_device = not (value.is_cpu and self.seen.is_cpu)
+        on_device = not (self._reads(value) and self.seen.is_cpu)
         if on_device:
             self.seen = self.seen.to(device, widest_float(device))
         stats = unpack(self.seen, on_device=on_device)
@@ -194,35 +193,64 @@ class Weigher:
     def _weigh_examples(self, losses: Tensor, mask: Tensor | None, ids: Tensor | None) -> Tensor:
         """The plain mean of the losses, with a weight on the gradient of each."""
         self._check_examples(losses, mask, ids)
-        device = losses.device
+        device, meter = losses.device, self._meter()
         values = losses.detach().to(widest_float(device))
-        counted = torch.ones_like(values, dtype=torch.bool) if mask is None else mask.to(device, torch.bool)
+        valid, left_out = self._valid(values, mask)
+        if valid is not None:
+            values = torch.where(valid, values, 0.0)
+        values = -values if meter.maximize else values
+        batch = moments_of(values, valid)
+        mean = -batch.mean if meter.maximize else batch.mean
+        if not losses.requires_grad:
+            return scalar_on(device, mean).to(losses.dtype)
+        self._move_to(device)
+        on_host = valid is None
+        stats = unpack(self.seen, on_device=not on_host)
+        z = deviations(stats, values)
+        noise = meter.noise(stats.count) if self.rule.uses_noise else 0.0
+        strength = float(self._strength()) if on_host else self._strength()
+        weights = example_weights(
+            self.rule, stats, values, z, valid, float(meter.eta), strength, noise, signed=self.signed
+        )
+        self._sample = with_moments(self._sample, batch, left_out)
+        if self.eta == "auto":
+            self._count(z, valid, stats.std > 0)
+        if ids is not None:
+            add_weights(self._history, ids.reshape(-1).to(device), weights, strength, valid)
+        self._last = values, weights, valid
+        factors = weights / (batch.count if on_host else batch.count.clamp(min=1))
+        return _WeightedMean.apply(losses, scalar_on(device, mean).to(losses.dtype), factors)
+
+    def _valid(self, values: Tensor, mask: Tensor | None) -> tuple[Tensor | None, Number]:
+        """Which losses count, None if all do and the host may know it; and how many are unsound."""
+        if mask is None and self._reads(values) and values.abs().max().item() <= MAX_LOSS:
+            return None, 0.0
+        counted = torch.ones_like(values, dtype=torch.bool) if mask is None else mask.to(values.device, torch.bool)
         valid = counted & (values.abs() <= MAX_LOSS)
         if self.nonfinite == "raise" and not bool((valid == counted).all()):
             raise FloatingPointError("weigh: a loss is not finite, and nonfinite='raise' was asked for")
-        # Neither the value nor the gradient of a loss that does not count goes any further.
-        kept = torch.where(valid, losses, 0.0)
-        count = valid.sum().clamp(min=1)
-        if not losses.requires_grad:
-            return kept.sum() / count
-        self._move_to(device)
-        stats, meter = unpack(self.seen, on_device=True), self._meter()
-        values = torch.where(valid, -values if meter.maximize else values, stats.mean)
-        noise = meter.noise(stats.count) if self.rule.uses_noise else 0.0
-        strength = self._strength()
-        weights = example_weights(
-            self.rule, stats, values, valid, float(meter.eta), strength, noise, signed=self.signed
-        )
-        self._sample = with_losses(self._sample, values, valid, (counted & ~valid).sum())
-        if self.eta == "auto":
-            # Before the first step there is no spread to measure by.
-            counts = histogram_of(deviations(stats, values), valid & (stats.std > 0))
-            self._counts = counts if self._counts is None else self._counts + counts
-        if ids is not None:
-            self._history = with_weights(self._history, ids.reshape(-1).to(device), weights, strength, valid)
-        self._last = values, weights, valid
-        self.weighted = ((kept.detach() * weights).sum() / count).to(losses.dtype)
-        return _Weighted.apply(kept, weights).sum() / count
+        return valid, (counted & ~valid).sum()
+
+    def _reads(self, values: Tensor) -> bool:
+        """Whether the host may read values and keep statistics as floats: not while a graph is made of it."""
+        return values.is_cpu and not torch.compiler.is_compiling()
+
+    def _count(self, z: Tensor, valid: Tensor | None, has_spread: bool | Tensor) -> None:
+        """Add the z of a batch to the histogram of this step; in the first step there is no spread to measure by."""
+        if has_spread is False:
+            return
+        counts = histogram_of(z, None if valid is None else valid & has_spread)
+        self._counts = counts if self._counts is None else self._counts.add_(counts)
+
+    @property
+    def weighted(self) -> Tensor | None:
+        """The weighted mean of the last losses of examples; what the call returned has the value of the plain mean."""
+        if self._last is None:
+            return None
+        values, weights, valid = self._last
+        count = values.numel() if valid is None else valid.sum().clamp(min=1)
+        weighted = (values * weights).sum() / count
+        return -weighted if self._meter().maximize else weighted
 
     def _check_examples(self, losses: Tensor, mask: Tensor | None, ids: Tensor | None) -> None:
         """Refuse losses, a mask or ids that have no meaning; make room for new ids."""
@@ -253,8 +281,9 @@ class Weigher:
         """Keep what is known of examples where their losses are."""
         self._weighs_examples = True
         if self.seen.device != device or self.ramp.device != device:
-            kept = (self.seen, self.ramp, self._groups, self._history)
-            self.seen, self.ramp, self._groups, self._history = (x.to(device, widest_float(device)) for x in kept)
+            kept = (self.seen, self.ramp, self._history)
+            self.seen, self.ramp, self._history = (x.to(device, widest_float(device)) for x in kept)
+            self._groups = self._groups.to(device, on_host=device.type == "cpu")
 
     def _add_to_sample(self, loss: Number, share: float, accepted: bool | Tensor, usable: bool | Tensor) -> None:
         """Add an accepted loss to those of this step, and count one whose weight cannot be used."""
@@ -274,17 +303,34 @@ class Weigher:
         if not on_device and not sample.weight and not sample.left_out:
             return  # a step without a loss
         stats = unpack(self.seen, on_device=on_device)
-        stats = stats._replace(skipped=stats.skipped + sample.left_out)
-        self.seen = pack(stats.with_sample(sample, self.loss_beta), self.seen.device)
+        stats = stats._replace(skipped=stats.skipped + sample.left_out).with_sample(sample, self.loss_beta)
+        self.seen = pack(stats, self.seen.device)
         if self._weighs_examples:
-            self.ramp = ramp_after(self.ramp.to(self.seen.device), self.seen, self.warmup)
-        if self.eta == "auto" and self._counts is not None:
-            counts, self._counts = self._counts, None
-            if is_distributed(self.process_group):
-                dist.all_reduce(counts, group=self.process_group)
-            # A warm-up that the user chose ends at full strength.
-            learnt = self.ramp[1] if self.warmup is None else (self.ramp[1] >= 1).to(self.ramp.dtype)
-            self._groups = pack_groups(unpack_groups(self._groups).with_counts(counts, learnt))
+            self._raise_ramp(stats, sample.weight)
+            if self.eta == "auto":
+                self._look_for_groups(on_host=not on_device)
+
+    def _raise_ramp(self, stats: LossStats, number: Number) -> None:
+        """How strongly weights count after this step."""
+        ramp = self.ramp.to(self.seen.device)
+        if isinstance(stats.mean, Tensor):
+            self.ramp = torch.stack(Ramp(*ramp.unbind()).after(stats, self.warmup, number))
+        else:
+            self.ramp = ramp.new_tensor(Ramp(*ramp.tolist()).after(stats, self.warmup, number))
+
+    def _look_for_groups(self, *, on_host: bool) -> None:
+        """Add this step's histogram, of every rank, to what is known of the two groups."""
+        counts, self._counts = self._counts, None
+        groups = self._groups.to(self.seen.device, on_host=on_host)
+        if is_distributed(self.process_group):
+            counts = torch.zeros_like(groups.histogram) if counts is None else counts  # all ranks take part
+            dist.all_reduce(counts, group=self.process_group)
+        if counts is None:
+            return
+        _, strength, learnt = self.ramp.tolist() if on_host else self.ramp.unbind()
+        if self.warmup is not None:  # a warm-up that the user chose ends at full strength
+            learnt = strength >= 1 if on_host else (strength >= 1).to(strength.dtype)
+        self._groups = groups.with_counts(counts, learnt)
 
     def confidence(self) -> list[dict[str, Tensor]]:
         """The statistics of the loss and what was made of them: a list of one dict, like that of optimizers.
@@ -296,11 +342,13 @@ class Weigher:
         named = by_name(self.seen)
         if not self._weighs_examples:
             return [named]
-        named = {name: named[name] for name in ("mean", "std", "skipped")} | {"strength": self._strength().clone()}
+        device = self.seen.device
+        named = {name: named[name] for name in ("mean", "std", "skipped")}
+        named["strength"] = scalar_on(device, self._strength()).clone()
         if self._last is not None:
             named["lowest_tenth"], named["highest_tenth"] = shares_of_tenths(*self._last)
         if self.eta == "auto":
-            groups = unpack_groups(self._groups)
+            groups = self._groups.to(device, on_host=False)
             named["suspected"] = torch.where(groups.strength > 0.5, groups.above, 0.0)
         return [named]
 
@@ -320,7 +368,7 @@ class Weigher:
         if self._weighs_examples:
             state["ramp"] = self.ramp.clone()
             if self.eta == "auto":
-                state["groups"] = self._groups.clone()
+                state["groups"] = pack_groups(self._groups)
             if len(self._history):
                 state["history"] = self._history.clone()
         return state
@@ -332,7 +380,10 @@ class Weigher:
                 "a checkpoint of weigh has seen and eta, this has not; pass what its state_dict() returned"
             )
         _check_eta(state_dict["eta"], self.rule)
-        groups, history = state_dict.get("groups", no_groups()), state_dict.get("history", self._history[:0])
+        groups, history = (
+            state_dict.get("groups", pack_groups(no_groups())),
+            state_dict.get("history", self._history[:0]),
+        )
         if is_damaged(groups):
             raise ValueError(f"'groups' in this checkpoint is {groups!r}, but must be what state_dict() wrote"[:200])
         if not isinstance(history, Tensor) or history.dim() != 2 or history.shape[1] != 2:
@@ -342,14 +393,14 @@ class Weigher:
                 f"'history' in this checkpoint has {len(history)} examples, but examples={len(self._history)} was given"
             )
         ramp = state_dict.get("ramp", self.ramp)
-        if not isinstance(ramp, Tensor) or ramp.shape != (2,) or not 0 <= float(ramp[1]) <= 1:
+        if not isinstance(ramp, Tensor) or ramp.shape != (3,) or not all(0 <= x <= 1 for x in ramp[1:].tolist()):
             raise ValueError(
-                f"'ramp' in this checkpoint is {ramp!r}, but must be a first mean and a strength from 0 to 1"
+                f"'ramp' in this checkpoint is {ramp!r}, but must be a first mean and two shares from 0 to 1"
             )
         self.seen, self.eta = checked(state_dict["seen"]).detach().clone(), state_dict["eta"]
         self._weighs_examples = "ramp" in state_dict
         self.ramp = ramp.detach().clone()
-        self._groups = groups.detach().clone().to(self.seen)
+        self._groups = unpack_groups(groups.detach().clone()).to(self.seen.device, on_host=self.seen.is_cpu)
         missing = 0 if self._may_grow else len(self._history) - len(history)
         history = history.detach().to(self.seen)
         self._history = torch.cat([history, history.new_zeros(missing, 2)])
@@ -371,6 +422,19 @@ class _Weighted(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
         return (grad * ctx.weight).to(grad.dtype), None
+
+
+class _WeightedMean(torch.autograd.Function):
+    """A value that is known already, with a factor on the gradient of each loss."""
+
+    @staticmethod
+    def forward(ctx: Any, losses: Tensor, value: Tensor, factors: Tensor) -> Tensor:
+        ctx.factors, ctx.dtype = factors, losses.dtype
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+        return (grad * ctx.factors).to(ctx.dtype), None, None
 
 
 def _check_eta(eta: Any, rule: Rule) -> None:
