@@ -14,6 +14,7 @@ import surefoot
 from host_reads import no_host_reads
 from saved import through_a_file
 from surefoot.otsu import BINS, histogram_of, otsu
+from surefoot.statistics import LossStats
 from surefoot.weighing import Weigher
 
 
@@ -38,7 +39,7 @@ def test_the_cut_of_the_histogram_is_that_of_the_values(shape: str) -> None:
         "two groups": np.concatenate([random.normal(0, 1, 1600), random.normal(6, 1, 400)]),
     }[shape]
     z = torch.from_numpy((values - values.mean()) / values.std())
-    cut = otsu(histogram_of(z))
+    cut = otsu(histogram_of(LossStats(mean=0.0, std=1.0), z))
     variance, above = exact_cut(z.numpy())
     assert cut.variance.item() == pytest.approx(variance, abs=0.01)
     assert cut.above.item() == pytest.approx(above, abs=0.04)
@@ -134,7 +135,9 @@ def test_nothing_is_read_back() -> None:
     assert weigher.confidence()[0]["suspected"].is_meta
 
 
-@pytest.mark.parametrize("groups", [None, torch.zeros(3), torch.full((BINS + 3,), -1.0), torch.full((BINS + 3,), 9.0)])
+@pytest.mark.parametrize(
+    "groups", [None, torch.zeros(3), torch.full((2 * BINS + 4,), -1.0), torch.full((2 * BINS + 4,), 9.0)]
+)
 def test_damaged_groups_are_refused(groups: object) -> None:
     weigher = after_a_stream(0.0, steps=2)
     with pytest.raises(ValueError, match="'groups' in this checkpoint"):

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from surefoot.meter import RESOLUTION
 from surefoot.rules import RULES, Rule, Tilt, find_rule, where
-from surefoot.statistics import LossSample, LossStats, Number
+from surefoot.statistics import LossSample, LossStats, Number, scalar_on
 
 #: Over how many examples the strength rises where all was learnt.
 PATIENCE = 8000
@@ -61,11 +61,10 @@ def find_any_rule(rule: str | Rule) -> Rule:
     return EXAMPLE_RULES[name]
 
 
-def example_weights(
+def example_shares(
     rule: Rule,
     stats: LossStats,
     losses: Tensor,
-    z: Tensor,
     valid: Tensor | None,
     eta: float,
     strength: Number,
@@ -73,35 +72,32 @@ def example_weights(
     *,
     signed: bool = False,
 ) -> Tensor:
-    """The weight of each loss: with mean 1 over those that are valid, 0 elsewhere, and not negative unless ``signed``.
+    """The weight of each loss as a share of all weights: 0 if it is not valid, not negative unless ``signed``.
+
+    Times the number of valid losses it is the weight, whose mean is 1.
 
     Args:
         rule: "tilted" is ``exp(eta * strength * z)``; "cvar" keeps the losses above the batch's quantile eta,
             "trimmed" those below its quantile 1 - eta; any other is ``1 + strength * tilt * z``.
         stats: of the single losses before this step: floats, or 0-d tensors on a device.
         losses: of this batch; finite.
-        z: their deviations.
         valid: which of them count (None: all).
         eta: of the rule.
-        strength: from 0, all weights are 1, to 1.
+        strength: from 0, all weights are equal, to 1.
         noise: the draw of rule S.
-        signed: let ``1 + tilt * z`` be negative, as for batches; where the weights then nearly cancel, all are 1.
+        signed: let ``1 + tilt * z`` be negative, as for batches; where the weights then nearly cancel, all are equal.
 
-    >>> stats = LossStats(count=9.0, mean=1.0, std=0.5)
-    >>> losses = torch.tensor([0.5, 1.0, 5.0])
-    >>> z = deviations(stats, losses)
-    >>> example_weights(EXAMPLE_RULES["tilted"], stats, losses, z, None, -1.0, 1.0).round(decimals=3)
-    tensor([2.1930, 0.8070, 0.0000])
+    >>> stats, losses = LossStats(count=9.0, mean=1.0, std=0.5), torch.tensor([0.5, 1.0, 5.0])
+    >>> example_shares(EXAMPLE_RULES["tilted"], stats, losses, None, -1.0, 1.0).round(decimals=3)
+    tensor([0.7310, 0.2690, 0.0000])
     """
     if rule.name == "tilted":
-        exponent = (z * (eta * strength)).reshape(-1)
-        if valid is None:
-            return torch.softmax(exponent, 0).mul_(len(exponent)).view_as(z)
-        exponent = torch.where(valid.reshape(-1), exponent, -math.inf)
-        return torch.where(valid, torch.softmax(exponent, 0).view_as(z) * valid.sum(), 0.0)
+        return _softmax(losses, valid, where(has_spread(stats), eta * strength / (stats.std + (stats.std == 0)), 0.0))
     if valid is None and rule.name in ("cvar", "trimmed"):
         kept = _kept(rule.name, losses, eta)
-        return kept.to(z.dtype).mul_(strength * kept.numel() / kept.sum().item()).add_(1 - strength)
+        share = (1 - strength) / losses.numel()
+        return torch.where(kept, share + strength / kept.sum().item(), share)
+    z = deviations(stats, losses)
     if valid is None:
         valid = torch.ones_like(z, dtype=torch.bool)
     if rule.name in ("cvar", "trimmed"):
@@ -115,9 +111,17 @@ def example_weights(
         weights = rule.weight(strength * tilt, z)
         weights = weights if signed else weights.clamp(min=0)
     weights = torch.where(valid, weights, 0.0)
-    total, count = weights.sum(), valid.sum()
+    total, count = weights.sum(), valid.sum().clamp(min=1)
     usable = (total > MIN_MEAN_WEIGHT * count) if signed else (total > 0)
-    return torch.where(usable, weights * (count / torch.where(usable, total, 1.0)), valid.to(z.dtype))
+    return torch.where(usable, weights / torch.where(usable, total, 1.0), valid / count)
+
+
+def _softmax(losses: Tensor, valid: Tensor | None, slope: Number) -> Tensor:
+    """``exp(slope * loss)`` over their sum: the mean of the losses cancels."""
+    if valid is None:
+        return torch.softmax((losses * slope).reshape(-1), 0).view_as(losses)
+    exponents = torch.where(valid, losses * slope, -math.inf).reshape(-1)
+    return torch.where(valid, torch.softmax(exponents, 0).view_as(losses), 0.0)
 
 
 def _kept(rule: str, losses: Tensor, eta: float) -> Tensor:
@@ -128,12 +132,18 @@ def _kept(rule: str, losses: Tensor, eta: float) -> Tensor:
     return losses <= losses.reshape(-1).kthvalue(1 + math.floor(round((1 - eta) * places, 9))).values
 
 
+def has_spread(stats: LossStats) -> bool | Tensor:
+    """Whether the losses so far have a spread that their precision can show."""
+    enough: bool | Tensor = stats.std > RESOLUTION * abs(stats.mean)
+    return enough
+
+
 def deviations(stats: LossStats, losses: Tensor) -> Tensor:
-    """The z of each loss; 0 where the losses so far have no spread that their precision can show."""
-    has_spread = stats.std > RESOLUTION * abs(stats.mean)
-    if not isinstance(has_spread, Tensor):
-        return (losses - stats.mean).div_(stats.std) if has_spread else torch.zeros_like(losses)
-    return torch.where(has_spread, (losses - stats.mean) / torch.where(has_spread, stats.std, 1.0), 0.0)
+    """The z of each loss; 0 where there is no spread."""
+    enough = has_spread(stats)
+    if not isinstance(enough, Tensor):
+        return (losses - stats.mean) / stats.std if enough else torch.zeros_like(losses)
+    return torch.where(enough, (losses - stats.mean) / torch.where(enough, stats.std, 1.0), 0.0)
 
 
 def shares_of_tenths(losses: Tensor, weights: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -155,14 +165,15 @@ def shares_of_tenths(losses: Tensor, weights: Tensor, valid: Tensor | None) -> t
     return (sorted_weights * lowest).sum() / total, (sorted_weights * highest).sum() / total
 
 
-def add_weights(history: Tensor, ids: Tensor, weights: Tensor, strength: Number, valid: Tensor | None) -> None:
+def add_weights(history: Tensor, ids: Tensor, shares: Tensor, strength: Number, valid: Tensor | None) -> None:
     """Add weights to the history, a table of (sum of weights, number of weights): each counts by its strength.
 
     While all weights are 1 they say nothing, and so they do not count. The table is changed in place: its size is that
     of the data set.
     """
-    counted = strength * (torch.ones_like(weights) if valid is None else valid.to(weights.dtype)).reshape(-1)
-    history.index_add_(0, ids, torch.stack([counted * weights.reshape(-1), counted], 1))
+    counted = torch.ones_like(shares) if valid is None else valid.to(shares.dtype)
+    rows = torch.stack([shares * counted.sum(), counted], -1).reshape(-1, 2)
+    history.index_add_(0, ids, (strength * rows).to(history.dtype))
 
 
 class Moments(NamedTuple):
@@ -173,11 +184,8 @@ class Moments(NamedTuple):
     deviation: Number
 
 
-def moments_of(losses: Tensor, valid: Tensor | None) -> Moments:
-    """The moments of the valid losses; floats where ``valid`` is None: the host may read then."""
-    if valid is None:
-        variance, mean = torch.var_mean(losses, correction=0)
-        return Moments(losses.numel(), mean.item(), variance.item() * losses.numel())
+def moments_of(losses: Tensor, valid: Tensor) -> Moments:
+    """The moments of the valid losses, on their device."""
     count = valid.sum().to(losses.dtype)
     mean = torch.where(valid, losses, 0.0).sum() / count.clamp(min=1)
     return Moments(count, mean, torch.where(valid, losses - mean, 0.0).square().sum())
@@ -224,16 +232,22 @@ class Ramp(NamedTuple):
         if warmup is not None:
             now = stats.count / max(warmup, 1)
             now = now.clamp(max=1) if isinstance(now, Tensor) else min(now, 1.0)
-            return Ramp(first, _largest(self.strength, now), self.learnt)
+            return Ramp(first, largest(self.strength, now), self.learnt)
         has_fallen = (stats.std > 0) & (stats.mean < first)
         fall = (first - stats.mean) / where(has_fallen, stats.std, 1.0)
-        learnt = _largest(self.learnt, where(has_fallen, 1 - _exp(-2 * fall), 0.0))
-        return Ramp(first, 1 - (1 - self.strength) * _exp(-learnt * number / PATIENCE), learnt)
+        learnt = largest(self.learnt, where(has_fallen, 1 - exponential(-2 * fall), 0.0))
+        return Ramp(first, 1 - (1 - self.strength) * exponential(-learnt * number / PATIENCE), learnt)
+
+    def to(self, device: torch.device | None) -> Ramp:
+        """The same with floats (None), or with tensors on a device."""
+        return Ramp(*(float(x) if device is None else scalar_on(device, x) for x in self))
 
 
-def _exp(value: Number) -> Number:
+def exponential(value: Number) -> Number:
+    """exp of a number that is not positive, on the host or on a device."""
     return torch.exp(value) if isinstance(value, Tensor) else math.exp(min(value, 0.0))
 
 
-def _largest(first: Number, second: Number) -> Number:
+def largest(first: Number, second: Number) -> Number:
+    """The larger of two numbers, on the host or on a device."""
     return torch.maximum(first, second) if isinstance(first, Tensor) else max(first, second)

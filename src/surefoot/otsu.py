@@ -10,13 +10,13 @@ On a device all of it is tensor arithmetic, and nothing is read back; on the hos
 from __future__ import annotations
 
 import math
-from functools import cache
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from surefoot.statistics import Number, scalar_on, widest_float
+from surefoot.examples import deviations, exponential, has_spread, largest
+from surefoot.statistics import LossStats, Number, scalar_on, widest_float
 
 #: The histogram is one of z, so that it needs no range of its own and the fall of the mean does not blur it.
 BINS, LOWEST, HIGHEST = 160, -4.0, 12.0
@@ -32,6 +32,8 @@ SHARE_ABOVE = (0.06, 0.08)
 EVIDENCE = (0.5, 0.9)
 #: How far the mean must have fallen before, as the strength that belongs to it (`surefoot.examples.ramp_after`).
 LEARNT = 0.4
+#: On the host a look is taken after this many steps: it takes longer than everything else.
+LOOK_EVERY = 8
 #: The histogram counts once it is this full.
 FULL = 0.8
 
@@ -43,16 +45,20 @@ class Cut(NamedTuple):
     above: Tensor
 
 
-def histogram_of(z: Tensor, counted: Tensor | None = None) -> Tensor:
-    """How many of the z that count fall into each bin; those outside are counted in the first and the last one.
+def histogram_of(stats: LossStats, losses: Tensor, valid: Tensor | None = None) -> Tensor:
+    """How many of the valid losses have a z in each bin; those outside are counted in the first and the last one.
 
-    >>> counts = histogram_of(torch.tensor([-9.0, 0.0, 0.01, 99.0]))
+    >>> counts = histogram_of(LossStats(mean=0.0, std=1.0), torch.tensor([-9.0, 0.01, 0.02, 99.0]))
     >>> counts[0], counts[40], counts[-1]
     (tensor(1.), tensor(2.), tensor(1.))
     """
-    places = (z.reshape(-1) - LOWEST).div_(WIDTH).clamp_(0, BINS - 1).long()
-    each = torch.ones_like(places, dtype=z.dtype) if counted is None else counted.reshape(-1).to(z.dtype)
-    return z.new_zeros(BINS).scatter_add_(0, places, each)
+    if valid is None:  # the host has seen that there is a spread, and that all are finite
+        low, high = stats.mean + LOWEST * stats.std, stats.mean + HIGHEST * stats.std
+        return torch.histc(losses.clamp(low, high), BINS, low, high)
+    valid = valid & has_spread(stats)
+    places = ((deviations(stats, losses) - LOWEST) / WIDTH).clamp(0, BINS - 1).long()
+    counts = torch.zeros(BINS, dtype=losses.dtype, device=losses.device)
+    return counts.scatter_add(0, places.reshape(-1), valid.reshape(-1).to(losses.dtype))
 
 
 def otsu(histogram: Tensor) -> Cut:
@@ -64,20 +70,14 @@ def otsu(histogram: Tensor) -> Cut:
     >>> round(cut.variance.item(), 3), round(cut.above.item(), 3)
     (1.0, 0.25)
     """
-    powers = _powers(histogram.device, histogram.dtype)
+    places = torch.arange(BINS, dtype=histogram.dtype, device=histogram.device) - BINS / 2
+    powers = torch.stack([torch.ones_like(places), places, places * places])
     sums = (powers * (histogram / histogram.sum().clamp(min=1e-9))).cumsum(1)
     _, mean, squares = sums[:, -1].unbind()
     below, moments = sums[0, :-1], sums[1, :-1]
-    between = (mean * below - moments).square_() / (below - below * below).clamp_(min=1e-9)
+    between = (mean * below - moments).square() / (below - below * below).clamp(min=1e-9)
     largest, place = between.max(0)
     return Cut(largest / (squares - mean * mean).clamp(min=1e-9), 1 - below.gather(0, place.reshape(1)).squeeze(0))
-
-
-@cache
-def _powers(device: torch.device, dtype: torch.dtype) -> Tensor:
-    """The powers 0, 1 and 2 of the places of the bins, counted from the middle."""
-    places = torch.arange(BINS, dtype=dtype, device=device) - BINS / 2
-    return torch.stack([torch.ones_like(places), places, places * places])
 
 
 class TwoGroups(NamedTuple):
@@ -92,48 +92,45 @@ class TwoGroups(NamedTuple):
     histogram: Tensor
 
     def with_counts(self, counts: Tensor, learnt: Number) -> TwoGroups:
-        """Add a step's histogram. The strength, from 0 to 1, never goes down; it is 0 before anything was learnt.
+        """Add new counts. The strength, from 0 to 1, never goes down; it is 0 before anything was learnt.
 
         Args:
-            counts: the histogram of the step's z.
+            counts: the histogram of the z since the last look.
             learnt: how far the mean has fallen, as a share; a float on the host, where values may be read.
         """
-        on_host = not isinstance(learnt, Tensor)
-        number, exp = counts.sum(), torch.exp
-        if on_host:
-            number, exp = number.item(), math.exp
-        histogram = self.histogram * exp(-number / MEMORY) + counts
-        variance, above = otsu(histogram)
-        total = histogram.sum()
-        if on_host:
-            variance, above, total = variance.item(), above.item(), total.item()
+        number = counts.sum()
+        histogram = self.histogram * torch.exp(-number / MEMORY) + counts
+        seen = (number, *otsu(histogram), histogram.sum())
+        number, variance, above, total = seen if isinstance(learnt, Tensor) else (x.item() for x in seen)
         looks = (learnt >= LEARNT) & (total >= FULL * MEMORY)
         now = _from_to(variance, *SHARE_OF_VARIANCE) * _from_to(above, *SHARE_ABOVE) * looks
-        evidence = self.evidence + (1 - exp(-number / PATIENCE)) * (now - self.evidence)
-        strength = _from_to(evidence, *EVIDENCE)
-        strength = max(self.strength, strength) if on_host else torch.maximum(self.strength, strength)
+        evidence = self.evidence + (1 - exponential(-number / PATIENCE)) * (now - self.evidence)
+        return TwoGroups(evidence, largest(self.strength, _from_to(evidence, *EVIDENCE)), above, histogram)
+
+    def to(self, device: torch.device | None) -> TwoGroups:
+        """The same with its numbers as floats (None), or with everything as tensors on a device."""
+        evidence, strength, above = (float(x) if device is None else scalar_on(device, x) for x in self[:3])
+        histogram = self.histogram if device is None else self.histogram.to(device, widest_float(device))
         return TwoGroups(evidence, strength, above, histogram)
 
-    def to(self, device: torch.device, *, on_host: bool) -> TwoGroups:
-        """The same with its numbers as floats, ``on_host``, or else as tensors on a device."""
-        histogram = self.histogram.to(device, widest_float(device))
-        numbers = (float(x) if on_host else scalar_on(device, x) for x in self[:3])
-        return TwoGroups(*numbers, histogram)
 
-
-def pack_groups(groups: TwoGroups) -> Tensor:
-    """The groups as one vector, the form of checkpoints."""
+def pack_groups(groups: TwoGroups, steps: int, counts: Tensor | None) -> Tensor:
+    """The groups, and the steps and counts since the last look, as one vector: the form of checkpoints."""
     device = groups.histogram.device
-    return torch.cat([torch.stack([scalar_on(device, x) for x in groups[:3]]), groups.histogram])
+    counts = torch.zeros_like(groups.histogram) if counts is None else counts.to(groups.histogram)
+    return torch.cat([torch.stack([scalar_on(device, x) for x in (*groups[:3], steps)]), groups.histogram, counts])
 
 
-def unpack_groups(vector: Tensor) -> TwoGroups:
-    """The groups in a vector.
+def unpack_groups(vector: Tensor) -> tuple[TwoGroups, int, Tensor | None]:
+    """The groups, steps and counts in a vector, which is read.
 
-    >>> unpack_groups(pack_groups(no_groups())).strength.item()
-    0.0
+    >>> groups, steps, counts = unpack_groups(pack_groups(no_groups(), 3, None))
+    >>> groups.strength, steps, counts
+    (0.0, 3, None)
     """
-    return TwoGroups(*vector[:3].unbind(), vector[3:])
+    evidence, strength, above, steps = vector[:4].tolist()
+    histogram, counts = vector[4:].clone().split(BINS)
+    return TwoGroups(evidence, strength, above, histogram), int(steps), counts if bool(counts.any()) else None
 
 
 def no_groups() -> TwoGroups:
@@ -143,7 +140,7 @@ def no_groups() -> TwoGroups:
 
 def is_damaged(vector: object) -> bool:
     """Whether no run can have written this vector."""
-    if not isinstance(vector, Tensor) or vector.shape != (BINS + 3,) or not vector.is_floating_point():
+    if not isinstance(vector, Tensor) or vector.shape != (2 * BINS + 4,) or not vector.is_floating_point():
         return True
     values = vector.tolist()
     return not all(0 <= value < math.inf for value in values) or max(values[:3]) > 1.01

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -11,11 +12,12 @@ from torch.optim import Optimizer
 
 from surefoot.examples import (
     ExampleRule,
+    Moments,
     Ramp,
     add_weights,
-    deviations,
-    example_weights,
+    example_shares,
     find_any_rule,
+    has_spread,
     moments_of,
     shares_of_tenths,
     with_moments,
@@ -24,7 +26,7 @@ from surefoot.losses import TakesLoss, as_scalar, check_share, maximizes
 from surefoot.meter import MAX_LOSS, Meter
 from surefoot.optim.checkpoint import as_plain, checked
 from surefoot.optim.options import check_eta, check_weighing_options
-from surefoot.otsu import histogram_of, is_damaged, no_groups, pack_groups, unpack_groups
+from surefoot.otsu import LOOK_EVERY, histogram_of, is_damaged, no_groups, pack_groups, unpack_groups
 from surefoot.rules import Rule, Weighting, where
 from surefoot.statistics import (
     LossSample,
@@ -33,7 +35,6 @@ from surefoot.statistics import (
     by_name,
     choose,
     is_distributed,
-    no_statistics,
     pack,
     scalar_on,
     unpack,
@@ -106,16 +107,18 @@ class Weigher:
         self.weighting, self.loss_beta, self.seed, self.nonfinite = weighting, float(loss_beta), seed, nonfinite
         self.process_group = process_group
         self.optimizer = optimizer
-        self.seen = no_statistics()
+        self._stats, self._device = LossStats(), torch.device("cpu")
         self._sample = LossSample()
         self.warmup, self.signed = warmup, signed
-        #: How strongly the weights of examples count by now: the numbers of `surefoot.examples.Ramp`.
-        self.ramp = torch.tensor(Ramp(), dtype=torch.float64, device="cpu")
+        #: How strongly the weights of examples count by now.
+        self.ramp = Ramp()
         self._weighs_examples = False
-        #: What is known of the two groups of losses, for eta="auto"; and the histogram of this step.
-        self._groups = no_groups()
+        #: What is known of the two groups of losses, for eta="auto"; since the last look at them: the steps, the
+        #: histogram, and batches of losses that are not in it yet, with the statistics to measure them by.
+        self._groups, self._steps = no_groups(), 0
         self._counts: Tensor | None = None
-        #: The last losses of examples, their weights, and which of them count (None: all).
+        self._waiting: list[tuple[LossStats, Tensor]] = []
+        #: The last losses of examples, their shares of the weight, and which of them count (None: all).
         self._last: tuple[Tensor, Tensor, Tensor | None] | None = None
         #: The sum and the number of the weights of every example, by its id.
         self._history = torch.zeros(examples or 0, 2, dtype=torch.float64, device="cpu")
@@ -138,11 +141,25 @@ class Weigher:
             self.weighting,
             self.loss_beta,
             seed=self.seed,
-            maximize=self.optimizer is not None and maximizes(self.optimizer, self.optimizer.param_groups[0]),
+            maximize=self._maximizes(),
             nonfinite=self.nonfinite,
             owner="weigh",
             skipping="leaves such a loss out of the statistics",
         )
+
+    def _maximizes(self) -> bool:
+        return self.optimizer is not None and maximizes(self.optimizer, self.optimizer.param_groups[0])
+
+    @property
+    def seen(self) -> Tensor:
+        """The statistics of the loss as one vector, the form of checkpoints."""
+        return pack(self._stats, self._device)
+
+    def _statistics(self, *, on_device: bool) -> LossStats:
+        """The statistics of the loss as tensors on the device of the losses, or as floats."""
+        if on_device:
+            return LossStats(*(scalar_on(self._device, x) for x in self._stats))
+        return self._stats if isinstance(self._stats.mean, float) else LossStats(*map(float, self._stats))
 
     def _number(self) -> float:
         """The eta of the rule: at full strength, where it is "auto"."""
@@ -150,7 +167,7 @@ class Weigher:
 
     def _strength(self) -> Number:
         """How strongly the weights of examples count by now, from 0 to 1."""
-        return self._groups.strength if self.eta == "auto" else self.ramp[1]
+        return self._groups.strength if self.eta == "auto" else self.ramp.strength
 
     def __call__(
         self, loss: Tensor, share: float = 1, *, mask: Tensor | None = None, ids: Tensor | None = None
@@ -180,77 +197,79 @@ class Weigher:
         if not loss.requires_grad:
             return loss
         device = value.device
-        on_device = not (self._reads(value) and self.seen.is_cpu)
+        on_device = not (self._reads(value) and self._device.type == "cpu")
         if on_device:
-            self.seen = self.seen.to(device, widest_float(device))
-        stats = unpack(self.seen, on_device=on_device)
+            self._device = device
+        stats = self._statistics(on_device=on_device)
         assessment = self._meter().assess(stats, value if on_device else value.item())
         self._add_to_sample(assessment.loss, share, assessment.accepted, assessment.usable)
         given = stats._replace(z=assessment.z, tilt=assessment.tilt, weight=assessment.weight)
-        self.seen = pack(choose(assessment.usable, given, stats), device)
+        self._stats = choose(assessment.usable, given, stats)
         return _Weighted.apply(loss, where(assessment.usable, assessment.weight, 1.0))
 
     def _weigh_examples(self, losses: Tensor, mask: Tensor | None, ids: Tensor | None) -> Tensor:
         """The plain mean of the losses, with a weight on the gradient of each."""
         self._check_examples(losses, mask, ids)
-        device, meter = losses.device, self._meter()
-        values = losses.detach().to(widest_float(device))
-        valid, left_out = self._valid(values, mask)
-        if valid is not None:
-            values = torch.where(valid, values, 0.0)
-        values = -values if meter.maximize else values
-        batch = moments_of(values, valid)
-        mean = -batch.mean if meter.maximize else batch.mean
+        device, negate = losses.device, self._maximizes()
+        batch = self._read_on_host(losses, negate) if mask is None else None
+        if batch is None:
+            batch = self._keep_on_device(losses, mask, negate)
         if not losses.requires_grad:
-            return scalar_on(device, mean).to(losses.dtype)
+            return batch.plain_mean
         self._move_to(device)
-        on_host = valid is None
-        stats = unpack(self.seen, on_device=not on_host)
-        z = deviations(stats, values)
-        noise = meter.noise(stats.count) if self.rule.uses_noise else 0.0
+        on_host = batch.valid is None
+        stats = self._statistics(on_device=not on_host)
+        noise = self._meter().noise(stats.count) if self.rule.uses_noise else 0.0
         strength = float(self._strength()) if on_host else self._strength()
-        weights = example_weights(
-            self.rule, stats, values, z, valid, float(meter.eta), strength, noise, signed=self.signed
-        )
-        self._sample = with_moments(self._sample, batch, left_out)
-        if self.eta == "auto":
-            self._count(z, valid, stats.std > 0)
+        eta = float(self._number())
+        shares = example_shares(self.rule, stats, batch.losses, batch.valid, eta, strength, noise, signed=self.signed)
+        self._sample = with_moments(self._sample, batch.moments, batch.left_out)
+        if self.eta == "auto" and has_spread(stats) is not False:
+            if on_host:
+                self._waiting.append((stats, batch.losses))
+            else:
+                self._add_counts(histogram_of(stats, batch.losses, batch.valid))
         if ids is not None:
-            add_weights(self._history, ids.reshape(-1).to(device), weights, strength, valid)
-        self._last = values, weights, valid
-        factors = weights / (batch.count if on_host else batch.count.clamp(min=1))
-        return _WeightedMean.apply(losses, scalar_on(device, mean).to(losses.dtype), factors)
+            add_weights(self._history, ids.reshape(-1).to(device), shares, strength, batch.valid)
+        self._last = batch.losses, shares, batch.valid
+        return _WeightedMean.apply(losses, (batch.plain_mean, shares))
 
-    def _valid(self, values: Tensor, mask: Tensor | None) -> tuple[Tensor | None, Number]:
-        """Which losses count, None if all do and the host may know it; and how many are unsound."""
-        if mask is None and self._reads(values) and values.abs().max().item() <= MAX_LOSS:
-            return None, 0.0
+    def _read_on_host(self, losses: Tensor, negate: bool) -> _Batch | None:
+        """The losses of a batch with their moments as floats; None if they are on a device, or one is not sound."""
+        if not self._reads(losses):
+            return None
+        values = losses.detach() if losses.dtype in (torch.float32, torch.float64) else losses.detach().float()
+        variance, mean = torch.var_mean(values, correction=0)
+        count, middle = values.numel(), mean.item()
+        deviation = variance.item() * count
+        if not abs(middle) + math.sqrt(deviation) <= MAX_LOSS:  # no loss is farther from the mean than this
+            return None
+        moments = Moments(count, -middle if negate else middle, deviation)
+        return _Batch(-values if negate else values, None, moments, 0.0, mean.to(losses.dtype))
+
+    def _keep_on_device(self, losses: Tensor, mask: Tensor | None, negate: bool) -> _Batch:
+        """The losses of a batch with what counts of them, as tensors that are not read."""
+        values = losses.detach().to(widest_float(losses.device))
         counted = torch.ones_like(values, dtype=torch.bool) if mask is None else mask.to(values.device, torch.bool)
         valid = counted & (values.abs() <= MAX_LOSS)
         if self.nonfinite == "raise" and not bool((valid == counted).all()):
             raise FloatingPointError("weigh: a loss is not finite, and nonfinite='raise' was asked for")
-        return valid, (counted & ~valid).sum()
+        values = torch.where(valid, -values if negate else values, 0.0)
+        moments = moments_of(values, valid)
+        mean = -moments.mean if negate else moments.mean
+        return _Batch(values, valid, moments, (counted & ~valid).sum(), mean.to(losses.dtype))
 
     def _reads(self, values: Tensor) -> bool:
         """Whether the host may read values and keep statistics as floats: not while a graph is made of it."""
         return values.is_cpu and not torch.compiler.is_compiling()
-
-    def _count(self, z: Tensor, valid: Tensor | None, has_spread: bool | Tensor) -> None:
-        """Add the z of a batch to the histogram of this step; in the first step there is no spread to measure by."""
-        if has_spread is False:
-            return
-        counts = histogram_of(z, None if valid is None else valid & has_spread)
-        self._counts = counts if self._counts is None else self._counts.add_(counts)
 
     @property
     def weighted(self) -> Tensor | None:
         """The weighted mean of the last losses of examples; what the call returned has the value of the plain mean."""
         if self._last is None:
             return None
-        values, weights, valid = self._last
-        count = values.numel() if valid is None else valid.sum().clamp(min=1)
-        weighted = (values * weights).sum() / count
-        return -weighted if self._meter().maximize else weighted
+        losses, shares, _ = self._last
+        return (losses * shares).sum() * (-1 if self._maximizes() else 1)
 
     def _check_examples(self, losses: Tensor, mask: Tensor | None, ids: Tensor | None) -> None:
         """Refuse losses, a mask or ids that have no meaning; make room for new ids."""
@@ -280,10 +299,8 @@ class Weigher:
     def _move_to(self, device: torch.device) -> None:
         """Keep what is known of examples where their losses are."""
         self._weighs_examples = True
-        if self.seen.device != device or self.ramp.device != device:
-            kept = (self.seen, self.ramp, self._history)
-            self.seen, self.ramp, self._history = (x.to(device, widest_float(device)) for x in kept)
-            self._groups = self._groups.to(device, on_host=device.type == "cpu")
+        if self._device != device or self._history.device != device:
+            self._device, self._history = device, self._history.to(device, widest_float(device))
 
     def _add_to_sample(self, loss: Number, share: float, accepted: bool | Tensor, usable: bool | Tensor) -> None:
         """Add an accepted loss to those of this step, and count one whose weight cannot be used."""
@@ -297,40 +314,45 @@ class Weigher:
 
     def update(self) -> None:
         """End the step: add its losses, of every rank, to the statistics. The optimizer's step calls this."""
-        sample = self._sample.over_ranks(self.process_group, self.seen.device)
+        sample = self._sample.over_ranks(self.process_group, self._device)
         self._sample = LossSample()
         on_device = isinstance(sample.weight, Tensor)
         if not on_device and not sample.weight and not sample.left_out:
             return  # a step without a loss
-        stats = unpack(self.seen, on_device=on_device)
+        stats = self._statistics(on_device=on_device)
         stats = stats._replace(skipped=stats.skipped + sample.left_out).with_sample(sample, self.loss_beta)
-        self.seen = pack(stats, self.seen.device)
+        self._stats = stats
         if self._weighs_examples:
-            self._raise_ramp(stats, sample.weight)
+            device = self._device if on_device else None
+            self.ramp = self.ramp.to(device).after(stats, self.warmup, sample.weight)
             if self.eta == "auto":
-                self._look_for_groups(on_host=not on_device)
+                self._look_for_groups(device)
 
-    def _raise_ramp(self, stats: LossStats, number: Number) -> None:
-        """How strongly weights count after this step."""
-        ramp = self.ramp.to(self.seen.device)
-        if isinstance(stats.mean, Tensor):
-            self.ramp = torch.stack(Ramp(*ramp.unbind()).after(stats, self.warmup, number))
-        else:
-            self.ramp = ramp.new_tensor(Ramp(*ramp.tolist()).after(stats, self.warmup, number))
+    def _add_counts(self, counts: Tensor) -> None:
+        self._counts = counts if self._counts is None else self._counts + counts
 
-    def _look_for_groups(self, *, on_host: bool) -> None:
-        """Add this step's histogram, of every rank, to what is known of the two groups."""
-        counts, self._counts = self._counts, None
-        groups = self._groups.to(self.seen.device, on_host=on_host)
-        if is_distributed(self.process_group):
-            counts = torch.zeros_like(groups.histogram) if counts is None else counts  # all ranks take part
-            dist.all_reduce(counts, group=self.process_group)
-        if counts is None:
+    def _count_waiting(self) -> None:
+        """Put the batches that wait into the histogram."""
+        for stats, losses in self._waiting:
+            self._add_counts(histogram_of(stats, losses))
+        self._waiting.clear()
+
+    def _look_for_groups(self, device: torch.device | None) -> None:
+        """Add the histogram, of every rank, to what is known of the two groups; on the host not at every step."""
+        self._steps += 1
+        distributed = is_distributed(self.process_group)
+        if device is None and not distributed and self._steps < LOOK_EVERY:
             return
-        _, strength, learnt = self.ramp.tolist() if on_host else self.ramp.unbind()
-        if self.warmup is not None:  # a warm-up that the user chose ends at full strength
-            learnt = strength >= 1 if on_host else (strength >= 1).to(strength.dtype)
-        self._groups = groups.with_counts(counts, learnt)
+        self._count_waiting()
+        groups, counts = self._groups.to(device), self._counts
+        self._steps, self._counts = 0, None
+        if distributed:
+            counts = torch.zeros_like(groups.histogram) if counts is None else counts.to(groups.histogram)
+            dist.all_reduce(counts, group=self.process_group)  # all ranks take part, also one without losses
+        if counts is not None:
+            # A warm-up that the user chose ends at full strength.
+            learnt = self.ramp.learnt if self.warmup is None else where(self.ramp.strength >= 1, 1.0, 0.0)
+            self._groups = groups.with_counts(counts, learnt)
 
     def confidence(self) -> list[dict[str, Tensor]]:
         """The statistics of the loss and what was made of them: a list of one dict, like that of optimizers.
@@ -342,13 +364,13 @@ class Weigher:
         named = by_name(self.seen)
         if not self._weighs_examples:
             return [named]
-        device = self.seen.device
+        device = self._device
         named = {name: named[name] for name in ("mean", "std", "skipped")}
         named["strength"] = scalar_on(device, self._strength()).clone()
         if self._last is not None:
             named["lowest_tenth"], named["highest_tenth"] = shares_of_tenths(*self._last)
         if self.eta == "auto":
-            groups = self._groups.to(device, on_host=False)
+            groups = self._groups.to(device)
             named["suspected"] = torch.where(groups.strength > 0.5, groups.above, 0.0)
         return [named]
 
@@ -364,11 +386,12 @@ class Weigher:
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint needs, taken between two steps."""
-        state = {"seen": self.seen.clone(), "eta": as_plain(self.eta)}
+        state = {"seen": self.seen, "eta": as_plain(self.eta)}
         if self._weighs_examples:
-            state["ramp"] = self.ramp.clone()
+            state["ramp"] = torch.stack(self.ramp.to(self._device))
             if self.eta == "auto":
-                state["groups"] = pack_groups(self._groups)
+                self._count_waiting()
+                state["groups"] = pack_groups(self._groups, self._steps, self._counts)
             if len(self._history):
                 state["history"] = self._history.clone()
         return state
@@ -380,10 +403,8 @@ class Weigher:
                 "a checkpoint of weigh has seen and eta, this has not; pass what its state_dict() returned"
             )
         _check_eta(state_dict["eta"], self.rule)
-        groups, history = (
-            state_dict.get("groups", pack_groups(no_groups())),
-            state_dict.get("history", self._history[:0]),
-        )
+        groups = state_dict.get("groups", pack_groups(no_groups(), 0, None))
+        history = state_dict.get("history", self._history[:0])
         if is_damaged(groups):
             raise ValueError(f"'groups' in this checkpoint is {groups!r}, but must be what state_dict() wrote"[:200])
         if not isinstance(history, Tensor) or history.dim() != 2 or history.shape[1] != 2:
@@ -392,19 +413,21 @@ class Weigher:
             raise ValueError(
                 f"'history' in this checkpoint has {len(history)} examples, but examples={len(self._history)} was given"
             )
-        ramp = state_dict.get("ramp", self.ramp)
+        ramp = state_dict.get("ramp", torch.tensor(Ramp(), dtype=torch.float64))
         if not isinstance(ramp, Tensor) or ramp.shape != (3,) or not all(0 <= x <= 1 for x in ramp[1:].tolist()):
             raise ValueError(
                 f"'ramp' in this checkpoint is {ramp!r}, but must be a first mean and two shares from 0 to 1"
             )
-        self.seen, self.eta = checked(state_dict["seen"]).detach().clone(), state_dict["eta"]
+        seen, self.eta = checked(state_dict["seen"]).detach(), state_dict["eta"]
+        self._stats, self._device = unpack(seen, on_device=not seen.is_cpu), seen.device
         self._weighs_examples = "ramp" in state_dict
-        self.ramp = ramp.detach().clone()
-        self._groups = unpack_groups(groups.detach().clone()).to(self.seen.device, on_host=self.seen.is_cpu)
+        self.ramp = Ramp(*(ramp.tolist() if ramp.is_cpu else ramp.detach().clone().unbind()))
+        self._groups, self._steps, self._counts = unpack_groups(groups.detach())
         missing = 0 if self._may_grow else len(self._history) - len(history)
-        history = history.detach().to(self.seen)
+        history = history.detach().to(seen)
         self._history = torch.cat([history, history.new_zeros(missing, 2)])
-        self._sample, self._counts, self._last = LossSample(), None, None
+        self._sample, self._last = LossSample(), None
+        self._waiting.clear()
 
 
 #: ``weigh = surefoot.weigh(optimizer, "ucb", eta=0.1)``, then ``weigh(loss).backward()``.
@@ -425,16 +448,28 @@ class _Weighted(torch.autograd.Function):
 
 
 class _WeightedMean(torch.autograd.Function):
-    """A value that is known already, with a factor on the gradient of each loss."""
+    """A mean that is known already, whose gradient has another share for each loss."""
 
     @staticmethod
-    def forward(ctx: Any, losses: Tensor, value: Tensor, factors: Tensor) -> Tensor:
-        ctx.factors, ctx.dtype = factors, losses.dtype
-        return value.clone()
+    def forward(ctx: Any, losses: Tensor, known: tuple[Tensor, Tensor]) -> Tensor:
+        mean, ctx.shares = known
+        ctx.dtype = losses.dtype
+        return mean
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
-        return (grad * ctx.factors).to(ctx.dtype), None, None
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+        return (grad * ctx.shares).to(ctx.dtype), None
+
+
+class _Batch(NamedTuple):
+    """The losses of a batch, negated where they are maximized, and what is known of them."""
+
+    losses: Tensor
+    #: Which of them count; None if all do and the host has seen it.
+    valid: Tensor | None
+    moments: Moments
+    left_out: Number
+    plain_mean: Tensor
 
 
 def _check_eta(eta: Any, rule: Rule) -> None:

@@ -106,7 +106,7 @@ def losses_of(task: Task, loss: str = "") -> Losses:
             raise ValueError(f"loss={loss} replaces the cross-entropy, but the task {task.name!r} has another loss")
         return find_loss(loss)(task.train[1])
     if isinstance(task.loss, nn.Module) and hasattr(task.loss, "reduction"):
-        single = copy.deepcopy(task.loss)
+        single: Any = copy.deepcopy(task.loss)
         single.reduction = "none"
         return single
     if not isinstance(task.loss, nn.Module) and "reduction" in inspect.signature(task.loss).parameters:
