@@ -98,9 +98,9 @@ class TwoGroups(NamedTuple):
             counts: the histogram of the z since the last look.
             learnt: how far the mean has fallen, as a share; a float on the host, where values may be read.
         """
-        number = counts.sum()
-        histogram = self.histogram * torch.exp(-number / MEMORY) + counts
-        seen = (number, *otsu(histogram), histogram.sum())
+        added = counts.sum()
+        histogram = self.histogram * torch.exp(-added / MEMORY) + counts
+        seen: tuple[Number, ...] = (added, *otsu(histogram), histogram.sum())
         number, variance, above, total = seen if isinstance(learnt, Tensor) else (x.item() for x in seen)
         looks = (learnt >= LEARNT) & (total >= FULL * MEMORY)
         now = _from_to(variance, *SHARE_OF_VARIANCE) * _from_to(above, *SHARE_ABOVE) * looks
