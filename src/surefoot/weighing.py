@@ -117,7 +117,7 @@ class Weigher:
         #: histogram, and batches of losses that are not in it yet, with the statistics to measure them by.
         self._groups, self._steps = no_groups(), 0
         self._counts: Tensor | None = None
-        self._waiting: list[tuple[LossStats, Tensor]] = []
+        self._waiting: list[tuple[LossStats, Tensor, Tensor | None]] = []
         #: The last losses of examples, their shares of the weight, and which of them count (None: all).
         self._last: tuple[Tensor, Tensor, Tensor | None] | None = None
         #: The sum and the number of the weights of every example, by its id.
@@ -225,10 +225,7 @@ class Weigher:
         shares = example_shares(self.rule, stats, batch.losses, batch.valid, eta, strength, noise, signed=self.signed)
         self._sample = with_moments(self._sample, batch.moments, batch.left_out)
         if self.eta == "auto" and has_spread(stats) is not False:
-            if on_host:
-                self._waiting.append((stats, batch.losses))
-            else:
-                self._add_counts(histogram_of(stats, batch.losses, batch.valid))
+            self._waiting.append((stats, batch.losses, batch.valid))
         if ids is not None:
             add_weights(self._history, ids.reshape(-1).to(device), shares, strength, batch.valid)
         self._last = batch.losses, shares, batch.valid
@@ -328,31 +325,32 @@ class Weigher:
             if self.eta == "auto":
                 self._look_for_groups(device)
 
-    def _add_counts(self, counts: Tensor) -> None:
-        self._counts = counts if self._counts is None else self._counts + counts
-
-    def _count_waiting(self) -> None:
-        """Put the batches that wait into the histogram."""
-        for stats, losses in self._waiting:
-            self._add_counts(histogram_of(stats, losses))
+    def _count(self) -> Tensor | None:
+        """The histogram of the batches that wait, of every rank, added to that of the steps since the last look."""
+        counts = None
+        for waiting in self._waiting:
+            new = histogram_of(*waiting)
+            counts = new if counts is None else counts + new
         self._waiting.clear()
+        if is_distributed(self.process_group):
+            empty = torch.zeros_like(self._groups.histogram, device=self._device)
+            counts = empty if counts is None else counts.to(empty)  # a rank without losses takes part too
+            dist.all_reduce(counts, group=self.process_group)
+        if self._counts is None or counts is None:
+            return self._counts if counts is None else counts
+        return self._counts + counts
 
     def _look_for_groups(self, device: torch.device | None) -> None:
-        """Add the histogram, of every rank, to what is known of the two groups; on the host not at every step."""
+        """Add the histogram to what is known of the two groups; on the host not at every step."""
         self._steps += 1
-        distributed = is_distributed(self.process_group)
-        if device is None and not distributed and self._steps < LOOK_EVERY:
-            return
-        self._count_waiting()
-        groups, counts = self._groups.to(device), self._counts
-        self._steps, self._counts = 0, None
-        if distributed:
-            counts = torch.zeros_like(groups.histogram) if counts is None else counts.to(groups.histogram)
-            dist.all_reduce(counts, group=self.process_group)  # all ranks take part, also one without losses
-        if counts is not None:
+        looks = device is not None or self._steps >= LOOK_EVERY
+        if looks or is_distributed(self.process_group):
+            self._counts = self._count()
+        if looks and self._counts is not None:
             # A warm-up that the user chose ends at full strength.
             learnt = self.ramp.learnt if self.warmup is None else where(self.ramp.strength >= 1, 1.0, 0.0)
-            self._groups = groups.with_counts(counts, learnt)
+            self._groups = self._groups.to(device).with_counts(self._counts, learnt)
+            self._steps, self._counts = 0, None
 
     def confidence(self) -> list[dict[str, Tensor]]:
         """The statistics of the loss and what was made of them: a list of one dict, like that of optimizers.
@@ -390,7 +388,8 @@ class Weigher:
         if self._weighs_examples:
             state["ramp"] = torch.stack(self.ramp.to(self._device))
             if self.eta == "auto":
-                self._count_waiting()
+                if self._waiting:  # with several ranks none wait between two steps
+                    self._counts = self._count()
                 state["groups"] = pack_groups(self._groups, self._steps, self._counts)
             if len(self._history):
                 state["history"] = self._history.clone()
