@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from command_line import surefoot
-from surefoot.lab import Results, store
+from surefoot.lab import Results
 from surefoot.lab.store import MetricsLog, read_runs
+from surefoot.lab.store.files import explain
 
 BROKEN = """
 import torch
@@ -122,7 +123,7 @@ def test_on_a_full_disk_it_says_why_runs_failed_before_it_says_that_there_is_no_
 
     def full(log: MetricsLog, row: dict[str, object]) -> None:
         if row["epoch"] == 2:
-            raise store.explain(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), log.path)
+            raise explain(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), log.path)
         append(log, row)
 
     def no_report(*_: object) -> None:
@@ -137,6 +138,18 @@ def test_on_a_full_disk_it_says_why_runs_failed_before_it_says_that_there_is_no_
     assert "metrics.jsonl: No space left on device; free some space" in failed
     assert no_space == "error: the report cannot be written (No space left on device)"
     assert "SGD" in done.stdout  # the tables need no disk
+
+
+def test_a_folder_in_the_place_of_an_error_fails_its_run_alone(mine: Path, tmp_path: Path) -> None:
+    options = (mine, "-o", "adam", "-o", "sgd", "--seeds", 1, "--out", tmp_path / "runs", "-q")
+    assert surefoot("compare", *options, "--epochs", 1).exit_code == 0
+    [folder] = (tmp_path / "runs" / "mine").glob("adam-*")
+    (folder / "error.txt").mkdir()
+    done = surefoot("compare", *options, "--epochs", 2)
+    assert done.exit_code == 1
+    assert "error.txt: Is a directory" in done.stderr
+    assert "SGD" in done.stdout
+    assert "report:" in done.stdout
 
 
 def test_several_optimizers_after_one_flag(tmp_path: Path) -> None:

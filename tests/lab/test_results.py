@@ -73,6 +73,7 @@ def test_tables_take_the_name_of_one_metric(paired_runs: Callable[..., list[Run]
         ({"target": {"valid_los": 0.1}}, "the target names the metric 'valid_los'; choose among: valid_loss,"),
         ({"epoch": "last"}, "epoch must be a whole number from 1 up, got 'last'"),
         ({"metrics": "valid_f1"}, "no run recorded the metric 'valid_f1'"),
+        ({"metrics": 5}, "metrics must be the name of a metric or a list of names, got 5"),
     ],
 )
 def test_wrong_options_of_tables_are_refused(

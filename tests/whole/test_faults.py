@@ -19,7 +19,7 @@ import pytest
 import torch
 
 from processes import exit_code, in_child
-from surefoot.lab import compare, store
+from surefoot.lab import compare
 from surefoot.lab.run import runner
 from surefoot.lab.run.pool import Event
 from surefoot.lab.run.progress import Progress
@@ -27,7 +27,8 @@ from surefoot.lab.run.runner import load_checkpoint
 from surefoot.lab.spec.config import RunConfig, folder_of
 from surefoot.lab.spec.contestant import Contestant
 from surefoot.lab.spec.task import Task
-from surefoot.lab.store import MetricsLog, StoreError, read_metrics, read_run
+from surefoot.lab.store import MetricsLog, StoreError, open_folder, read_metrics, read_run
+from surefoot.lab.store.files import explain
 
 MakeTask = Callable[..., Task]
 EPOCHS = 20
@@ -69,8 +70,8 @@ def test_killed_at_random_moments_nothing_is_lost_and_the_bits_are_the_same(
             status = os.waitpid(pid, 0)[1]
             kills += os.WIFSIGNALED(status)
             if (folder / "config.json").exists():
-                config_after = store.read_config(folder)
-                assert config_after.key == config.key
+                after = read_run(folder)
+                assert (after.config.key, after.edited) == (config.key, "")
             rows, _ = read_metrics(folder / "metrics.jsonl")
             assert rows[: len(recorded)] == recorded, "an epoch that was recorded is gone"
             assert numbers(rows) == numbers(whole.epochs)[: len(rows)]
@@ -106,7 +107,7 @@ def test_a_run_held_by_another_command_is_left_for_the_end(tiny_task: MakeTask, 
     ready, go = os.pipe(), os.pipe()
 
     def hold() -> None:
-        with store.open_folder(held):
+        with open_folder(held):
             os.write(ready[1], b"x")
             os.read(go[0], 1)
 
@@ -218,7 +219,7 @@ def test_a_full_disk_stops_with_one_sentence_and_all_is_there_afterwards(
 
     def full(log: MetricsLog, row: dict[str, Any]) -> None:
         if row["epoch"] == 3:
-            raise store.explain(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), log.path)
+            raise explain(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), log.path)
         append(log, row)
 
     monkeypatch.setattr(MetricsLog, "append", full)

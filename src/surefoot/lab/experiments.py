@@ -466,6 +466,7 @@ def recorded_runs(jobs: Sequence[RunJob], failures: Collection[int], epochs: int
             if not is_recorded(job.folder):  # not begun when a full disk stopped everything
                 continue
             run = read_run(job.folder)
+            _ = run.state  # it reads error.txt; what cannot be read is found here and not in the midst of a table
         except StoreError:
             if job.index not in failures:  # otherwise it is among the failures already
                 raise

@@ -280,6 +280,8 @@ def summarise(
     """
     groups = group_runs(runs, baseline)
     recorded = recorded_metrics(groups)
+    if metrics is not None and not isinstance(metrics, str | Sequence):
+        raise ValueError(f"metrics must be the name of a metric or a list of names, got {metrics!r:.60}")
     chosen = ([metrics] if isinstance(metrics, str) else list(metrics)) if metrics else recorded
     for metric in chosen:
         if groups and metric not in recorded:
