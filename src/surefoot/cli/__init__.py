@@ -12,7 +12,7 @@ try:
 except ModuleNotFoundError:  # the core needs torch alone
     sys.exit("the surefoot command needs the lab's packages; install them with: pip install 'surefoot[lab]'")
 
-from surefoot.cli import anytime, compare, paper, report, tune
+from surefoot.cli import anytime, compare, demo, paper, report, tune
 from surefoot.cli.command import Command, echo
 from surefoot.lab.terminal import show_similar
 
@@ -40,7 +40,16 @@ def _any_command(
 ) -> None: ...
 
 
-for command in (compare.compare, compare.fork, anytime.anytime, tune.tune, report.report, report.runs, paper.paper):
+for command in (
+    demo.demo,
+    compare.compare,
+    compare.fork,
+    anytime.anytime,
+    tune.tune,
+    report.report,
+    report.runs,
+    paper.paper,
+):
     app.command(cls=Command)(command)
 
 

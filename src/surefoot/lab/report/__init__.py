@@ -11,13 +11,13 @@ from surefoot.lab.analyse.comparison import MarginOption, summarise
 from surefoot.lab.report.context import ReportContext, Section
 from surefoot.lab.report.figures import BUDGET
 from surefoot.lab.report.page import render, write_html, write_page
-from surefoot.lab.report.sections import default_title, report_sections, subtitle
+from surefoot.lab.report.sections import Story, default_title, report_sections, story_sections, subtitle
 from surefoot.lab.report.tables import to_csv
 
 if TYPE_CHECKING:
     from surefoot.lab.store import Run
 
-__all__ = ["ReportContext", "Section", "write_page", "write_report"]
+__all__ = ["ReportContext", "Section", "Story", "write_page", "write_report", "write_stories"]
 
 #: Bytes of a report at most, as long as thinner curves can do it.
 LIMIT = 5_900_000
@@ -62,3 +62,18 @@ def write_report(
         if excess <= 0 or budget <= SMALLEST_BUDGET:
             return write_html(path, text)
         budget = max(SMALLEST_BUDGET, min(budget // 2, budget - excess))
+
+
+def write_stories(path: Path | str, title: str, stories: Sequence[Story], command: str | None = None) -> Path:
+    """Write several comparisons, each with a question of its own, as one HTML file.
+
+    Args:
+        path: the file to write.
+        title: the heading.
+        stories: the comparisons.
+        command: the command that made the runs; by default what was recorded with them.
+    """
+    runs = sum(len(group.runs) for story in stories for group in story.summary.groups)
+    return write_page(
+        path, ReportContext(title, f"{len(stories)} comparisons · {runs} runs", story_sections(stories, command))
+    )

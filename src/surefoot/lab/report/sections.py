@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from surefoot.lab.analyse.across_tasks import across_tasks
@@ -87,6 +88,36 @@ def report_sections(
         Section("How to get it again", content=[_how_to_repeat(groups, command)]),
     ]
     return [section for section in sections if not section.is_empty]
+
+
+@dataclass(frozen=True)
+class Story:
+    """A comparison that is one part of a page: a title, what is compared and what follows, and the numbers."""
+
+    title: str
+    text: str
+    summary: Summary
+    findings: Sequence[Finding]
+
+
+def story_sections(stories: Sequence[Story], command: str | None = None) -> list[Section]:
+    """A section per comparison, with its verdict, its picture and its curves; findings and provenance of all follow."""
+    sections = []
+    for story in stories:
+        groups = story.summary.groups
+        series = series_of(groups)
+        data = curve_data(groups, story.summary.metrics, series, BUDGET // max(1, len(stories)))
+        short, curves = _in_short(story.summary, (), series), _learning_curves(story.summary, data, series)
+        parts = [*short.sections, *([] if curves.is_empty else [curves])]
+        sections.append(Section(story.title, story.text, sections=parts))
+    groups = [group for story in stories for group in story.summary.groups]
+    findings = dict.fromkeys(finding for story in stories for finding in story.findings)
+    return [
+        *sections,
+        Section("Honesty checks", content=[Findings(list(findings))]),
+        Section("Provenance", content=[_provenance(groups)]),
+        Section("How to get it again", content=[_how_to_repeat(groups, command)]),
+    ]
 
 
 def default_title(summary: Summary) -> str:
