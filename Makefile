@@ -16,9 +16,8 @@ TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: $(VENV)/.lab ## install what the lab needs, compare Adam with AdamUCB, AdamCB and AdamS, write a report
-	$(BIN)/surefoot compare --jobs $(JOBS) --out runs/demo
-	@echo "Open runs/demo/report.html in a browser. Your own comparison: $(BIN)/surefoot compare --help"
+demo: $(VENV)/.lab ## install what the lab needs, show the loss at three scales on digits, write a report
+	@$(BIN)/surefoot demo --out runs/demo
 
 test: $(VENV)/.test ## install everything and run every test
 	$(TEST_ENV) $(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(PYTEST_ARGS)

@@ -33,6 +33,7 @@ class Part:
         won: what to say if a contestant beats the plain one.
         lost: what to say if none does.
         options: options of the task.
+        continues: whether it belongs to the part before it, and needs no title on the screen.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Part:
     won: str
     lost: str
     options: Mapping[str, Any] = field(default_factory=dict)
+    continues: bool = False
 
 
 #: The learning rate of the average was chosen on seeds 1000 to 1005, as the share of wrong labels was.
@@ -57,18 +59,19 @@ PARTS = (
     ),
     Part(
         "rate",
-        "",
-        "The same AdamS with three times the learning rate.",
+        "1b. Batches: the same with a larger learning rate",
+        "AdamS with three times the learning rate.",
         ("adam", "adams:lr=0.003"),
-        won="So it was the rate, and not the idea; Adam gains from a larger rate as well. Tune it first.",
-        lost="So it was the rate for the most part. Tune it first.",
+        won="So it was the rate, and Adam gains from a larger one as well (see 2): tune it first.",
+        lost="So tune the rate first; Adam gains from a larger one as well (see 2).",
+        continues=True,
     ),
     Part(
         "iterates",
-        "2. Iterates: which of the weights passed through are worth keeping?",
-        "The any-time average of a run against the end of the same run, at a constant rate of 0.01.",
+        "2. Iterates: which weights are worth keeping?",
+        "The any-time average of a run against the end of that run, at a constant rate of 0.01.",
         ("adam:lr=0.01", "adam:lr=0.01,average=anytime"),
-        won="The average costs nothing but a copy of the weights: surefoot.Anytime(optimizer).",
+        won="It costs a copy of the weights: optimizer = surefoot.Anytime(optimizer).",
         lost="It does not win here with six seeds.",
     ),
     Part(
@@ -103,7 +106,7 @@ def demo(options: RunOptions) -> None:
         done.append((part, results, remark(part, found[0]) if found else ""))
     write_story(path, done)
     echo(story(done, shutil.get_terminal_size().columns))
-    echo(f"\nOpen {path} in a browser. Your own comparison: surefoot compare --help")
+    echo(f"\nOpen {path} in a browser. Your own comparison: surefoot compare")
     if failed:
         raise typer.Exit(1)
 
@@ -127,10 +130,10 @@ def story(done: Sequence[tuple[Part, Results, str]], width: int = 80) -> str:
 
     shown = [f"The loss at three scales: {TASK}, {EPOCHS} epochs, {SEEDS} paired seeds, validation loss."]
     for part, results, comment in done:
-        shown += ["", part.title, *lines(part.text)] if part.title else []
+        shown += [] if part.continues else ["", part.title, *lines(part.text)]
         for ranking in rankings(results.table()):
             longest = max(len(row.label) for row in ranking.rows)
-            for row in ranking.rows if part.title else ():
+            for row in () if part.continues else ranking.rows:
                 mark = "baseline" if row.is_baseline else "{0.sign} {0.word}".format(MARKS[row.verdict.outcome])
                 value = plus_minus(row.values.mean, row.values.std)
                 shown.append(f"     {row.label:{longest}}  {value:>13}  {share(row):>6}  {mark}".rstrip())
@@ -145,7 +148,7 @@ def write_story(path: Path, done: Sequence[tuple[Part, Results, str]]) -> Path:
     from surefoot.lab.report import Story, write_stories
 
     stories = [
-        Story(part.title or part.text, f"{part.text} {comment}", results.table(), audit(results.runs))
+        Story(part.title, f"{part.text} {comment}", results.table(), audit(results.runs))
         for part, results, comment in done
     ]
     return write_stories(path, "The loss at three scales", stories, "surefoot demo")
