@@ -110,13 +110,13 @@ def story_sections(stories: Sequence[Story], command: str | None = None) -> list
         short, curves = _in_short(story.summary, (), series), _learning_curves(story.summary, data, series)
         parts = [*short.sections, *([] if curves.is_empty else [curves])]
         sections.append(Section(story.title, story.text, sections=parts))
-    groups = [group for story in stories for group in story.summary.groups]
+    compared = [group for story in stories for group in story.summary.groups]
     findings = dict.fromkeys(finding for story in stories for finding in story.findings)
     return [
         *sections,
         Section("Honesty checks", content=[Findings(list(findings))]),
-        Section("Provenance", content=[_provenance(groups)]),
-        Section("How to get it again", content=[_how_to_repeat(groups, command)]),
+        Section("Provenance", content=[_provenance(compared)]),
+        Section("How to get it again", content=[_how_to_repeat(compared, command)]),
     ]
 
 
