@@ -79,7 +79,7 @@ PARTS = (
         "3. Examples: which examples count?",
         "40% of the training labels are wrong. Examples whose loss stays far above the others get less weight.",
         ("adam", "adam:examples=tilted:auto"),
-        won='One line in your own loop: weigh = surefoot.weigh(optimizer, "tilted").',
+        won='In your own loop: weigh = surefoot.weigh(optimizer, "tilted"); weigh(losses).backward().',
         lost="It does not win here.",
         options={"label_noise": 0.4},
     ),
@@ -128,7 +128,7 @@ def story(done: Sequence[tuple[Part, Results, str]], width: int = 80) -> str:
     def lines(text: str) -> list[str]:
         return textwrap.wrap(text, min(width, 100) - 1, initial_indent="   ", subsequent_indent="   ")
 
-    shown = [f"The loss at three scales: {TASK}, {EPOCHS} epochs, {SEEDS} paired seeds, validation loss."]
+    shown = [f"The loss at three scales: {TASK}, {EPOCHS} epochs, {SEEDS} paired seeds"]
     for part, results, comment in done:
         shown += [] if part.continues else ["", part.title, *lines(part.text)]
         for ranking in rankings(results.table()):
