@@ -25,7 +25,8 @@ def test_the_demo_shows_every_part_and_writes_a_page(tmp_path: Path, monkeypatch
     for part in demo.PARTS:
         assert (part.title in done.stdout) == (not part.continues)
         assert len(list((tmp_path / part.name).rglob("metrics.jsonl"))) == 2 * len(part.optimizers)
-    assert done.stdout.count("No winner yet on validation loss") == len(demo.PARTS)  # two seeds decide nothing
+    assert " wins on " not in done.stdout  # two seeds decide nothing
+    assert done.stdout.count("No winner yet on validation loss") >= 2
     text = " ".join(done.stdout.split())
     assert all(part.lost in text for part in demo.PARTS)
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
