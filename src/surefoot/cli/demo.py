@@ -46,7 +46,7 @@ class Part:
     continues: bool = False
 
 
-#: The rate of the second part is the best one for the average among 0.003, 0.01 and 0.03, on the tune seeds 1000 to 1005.
+#: The rate of the second part is the best one for the average among 0.003, 0.01 and 0.03, on tune seeds 1000 to 1005.
 PARTS = (
     Part(
         "batches",
