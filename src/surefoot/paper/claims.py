@@ -106,7 +106,7 @@ def _on_mnist() -> tuple[Claim, ...]:
             "AdamS and Adam are about the same on the MLP in batches of 16",
             "Appendix, Discussion",
             tuple(against(MLP_16, "AdamS", "val_acc", epoch, band=(-0.5, 0.5)) for epoch in EPOCHS),
-            "Less than half a point of validation accuracy apart counts as the same.",
+            "A difference of less than half a point of validation accuracy counts as none.",
         ),
     )
 

@@ -2,7 +2,7 @@
 
 The std scale alone, `AdamUCB(eta=0)`, multiplies the gradient of step t by s_t, the std of the losses before it. If s
 helps because of *when* it is large, then other weights of the same sizes do not help: those of another run, in another
-order, an epoch late, or upside down. If it helps by what it does inside one of Adam's moments, then weighting that
+order, an epoch late, or its reciprocal. If it helps by what it does inside one of Adam's moments, then weighting that
 moment alone does the same.
 """
 
