@@ -1,10 +1,11 @@
 """Step time of the JAX aliases as ratios to ``optax.adam`` on the CPU, in one interleaved run.
 
-    python benchmarks/jax_step.py [--rounds 60] [--sets 10m,400x64x64] [--save]
+    python benchmarks/jax_step.py [--rounds 60] [--sittings 1] [--sets 10m,400x64x64] [--save]
 
-A step is ``update`` and ``apply_updates`` in one jitted function, with the guard against gradients that are not finite.
-Parameters and state are donated, as training loops do, or kept. Only the step is timed, when gradients and loss are
-there; the time is that of the process, which others on the machine disturb less.
+A step is ``update`` and ``apply_updates`` in one jitted function. The aliases skip a step whose loss or weight is not
+finite; with ``check_gradients`` also one whose gradients are not. Parameters and state are donated, as training loops
+do, or kept. Only the step is timed, when gradients and loss are there; the time is that of the process, which others
+on the machine disturb less. Where memory happens to lie matters, so several sittings make everything anew.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ def contenders() -> dict[str, Callable[[], Any]]:
         "the same again": lambda: optax.adam(1e-3),
         "surefoot adam_ucb": lambda: so.adam_ucb(1e-3),
         "surefoot adam_s": lambda: so.adam_s(1e-3),
+        "adam_ucb, check_gradients": lambda: so.adam_ucb(1e-3, check_gradients=True),
         "skip_nonfinite(chain)": lambda: so.skip_nonfinite(optax.chain(*chain)),
         "optax apply_if_finite(adam)": lambda: optax.apply_if_finite(optax.adam(1e-3), 5),
     }
@@ -73,6 +75,7 @@ class Bench:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=60)
+    parser.add_argument("--sittings", type=int, default=1)
     parser.add_argument("--sets", default=",".join(SETS))
     parser.add_argument("--only", help="comma-separated parts of contenders' names; the baseline always runs")
     parser.add_argument("--save", action="store_true", help="write benchmarks/results/jax_step.{json,md}")
@@ -84,8 +87,11 @@ def main() -> None:
         for donate in (True, False):
             label = f"{name}, {'donated' if donate else 'kept'}"
             print(f"measuring {label} ...", flush=True)
-            benches = {key: Bench(make(), SETS[name], donate, steps=3) for key, make in chosen.items()}
-            measured[label] = interleave(benches, args.rounds)
+
+            def benches(shapes: list[tuple[int, ...]] = SETS[name], donate: bool = donate) -> dict[str, Bench]:
+                return {key: Bench(make(), shapes, donate, steps=3) for key, make in chosen.items()}
+
+            measured[label] = interleave(benches, args.rounds, sittings=args.sittings)
     facts = conditions() | {"jax": jax.__version__, "optax": optax.__version__}
     rows = [
         [key, *(f"{m[key]['ratio']:.2f} [{m[key]['low']:.2f}, {m[key]['high']:.2f}]" for m in measured.values())]
@@ -94,7 +100,8 @@ def main() -> None:
     unit = ", ".join(f"{label} {m[BASELINE]['milliseconds']:.2f} ms" for label, m in measured.items())
     text = "\n\n".join(
         [
-            f"Step time / step time of {BASELINE}: median of {args.rounds} interleaved rounds [95% interval of it].",
+            f"Step time / step time of {BASELINE}: median of {args.sittings} x {args.rounds} interleaved rounds [95% "
+            "interval of it].",
             markdown(["optimizer", *measured], rows),
             f"1.00 is: {unit}.",
             f"{caption(facts)}, jax {facts['jax']}, optax {facts['optax']}, process time",

@@ -42,6 +42,7 @@ def test_an_alias_is_the_chain_that_it_stands_for(name: str, decay: float, decou
     parts = (tilt, engine, decaying) if decoupled else (decaying, tilt, engine)
     chain = so.skip_nonfinite(optax.chain(*parts, optax.scale_by_learning_rate(rate)))
     options = {"weight_decay": decay, "decoupled_weight_decay": decoupled, "weighting": "unit", "seed": 2}
+    options["check_gradients"] = True
     alias = getattr(so, name)("s", rate, 0.3, **options)
     with jax.enable_x64(True):
         ours, theirs = driven(alias), driven(chain)
@@ -50,10 +51,9 @@ def test_an_alias_is_the_chain_that_it_stands_for(name: str, decay: float, decou
     assert int(so.confidence(ours[1])[0]["skipped"]) == 2
 
 
-@pytest.mark.parametrize("name", ["adam_ucb", "adamw_s", "momentum_cb"])
-def test_a_compiled_step_copies_no_moment(name: str) -> None:
-    optimizer = getattr(so, name)(1e-3)
-    params = [jnp.ones((64, 32)), jnp.ones((128, 16))]
+def compiled_lines(optimizer: Any, params: Any) -> list[str]:
+    """What a compiled step computes, one operation per line."""
+    optimizer = optax.with_extra_args_support(optimizer)
 
     def step(params: Any, state: Any, grads: Any, value: Any) -> Any:
         updates, state = optimizer.update(grads, state, params, value=value)
@@ -61,17 +61,56 @@ def test_a_compiled_step_copies_no_moment(name: str) -> None:
 
     compiled = jax.jit(step, donate_argnums=(0, 1)).lower(params, optimizer.init(params), params, 1.0).compile()
     text = compiled.as_text()
-    entry = text[text.index("ENTRY") :]
-    made = [line for line in entry.splitlines() if re.search(r"= f32\[(64,32|128,16)\]\S* (?!parameter)", line)]
+    return text[text.index("ENTRY") :].splitlines()
+
+
+@pytest.mark.parametrize("name", ["adam_ucb", "adamw_s", "momentum_cb"])
+def test_a_compiled_step_copies_no_moment(name: str) -> None:
+    params = [jnp.ones((64, 32)), jnp.ones((128, 16))]
+    lines = compiled_lines(getattr(so, name)(1e-3), params)
+    made = [line for line in lines if re.search(r"= f32\[(64,32|128,16)\]\S* (?!parameter)", line)]
     assert not [line for line in made if " copy(" in line]
     # The moments and the parameter of each tensor, in place; the weighted gradient is never written.
     assert len(made) == len(params) * (2 if "momentum" in name else 3)
 
 
+@pytest.mark.parametrize("check_gradients", [False, True])
+def test_a_compiled_step_weighs_the_loss_once_and_not_for_every_tensor(check_gradients: bool) -> None:
+    params = [jnp.ones((8, 8)) for _ in range(12)]
+    lines = compiled_lines(so.adam_ucb(1e-3, check_gradients=check_gradients), params)
+    made = [line for line in lines if re.search(r"= f32\[8,8\]\S* fusion\(", line)]
+    assert len(made) == 3 * len(params)
+    # A parameter, its moments, and a few numbers: not the statistics of the loss, not the sums of other gradients.
+    operands = [line.split("fusion(")[1].split(")")[0].count("%") for line in made]
+    assert max(operands) <= 7, max(operands)
+
+
+@pytest.mark.parametrize("name", ["adam_ucb", "momentum_ucb"])
+def test_gradients_are_checked_only_where_that_is_asked_for(name: str) -> None:
+    for check_gradients in (False, True):
+        optimizer = getattr(so, name)(0.1, check_gradients=check_gradients)
+        state = optimizer.init(PARAMS)
+        updates, state = optimizer.update(gradients(0, bad=True), state, PARAMS, value=1.0)
+        assert int(so.confidence(state)[0]["skipped"]) == check_gradients
+        # As with optax.adam, what is not finite shows.
+        assert all(bool(jnp.isfinite(u).all()) for u in jax.tree.leaves(updates)) == check_gradients
+
+
+def test_steps_outside_of_jit_compile_nothing_anew() -> None:
+    optimizer = so.adam_s(0.1)
+    state = optimizer.init(PARAMS)
+    compiled: list[str] = []
+    for step in range(6):
+        if step == 3:
+            jax.monitoring.register_event_duration_secs_listener(lambda name, *_, **__: compiled.append(name))
+        _, state = optimizer.update(gradients(0), state, PARAMS, value=1.0 + step)
+    assert not [name for name in compiled if "backend_compile" in name]
+
+
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.float16, jnp.bfloat16])
 def test_a_gradient_is_finite_if_its_squares_are(dtype: Any) -> None:
     largest = min(float(jnp.finfo(dtype).max), 1e18)
-    optimizer = so.adam_ucb(0.1, weighting="unit")
+    optimizer = so.adam_ucb(0.1, weighting="unit", check_gradients=True)
     state = optimizer.init(jnp.zeros(3, dtype))
     for value, skipped in [(largest, 0), (jnp.nan, 1), (-jnp.inf, 2)]:
         grads = jnp.asarray([1.0, value, 2.0], dtype)

@@ -192,7 +192,7 @@ def test_the_first_step_never_climbs(rule: str) -> None:
 
 
 def test_a_step_that_is_not_finite_never_happened() -> None:
-    optimizer = so.adam_s(0.01, weight_decay=0.1)
+    optimizer = so.adam_s(0.01, weight_decay=0.1, check_gradients=True)
     losses, grads = list(LOSSES[:8]), [f32(g) for g in GRADS[:8]]
     clean_params, clean_state = drive(optimizer, losses, grads, f32(START))
     assert int(so.confidence(clean_state)[0]["skipped"]) == 0

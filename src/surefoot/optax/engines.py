@@ -2,8 +2,8 @@
 
 ``skip_nonfinite`` chooses between the state before and after a step. The compiler then needs both at once: it computes
 the moments twice, and copies buffers that were donated. Here each moment makes that choice where it is computed, and
-the step goes on from what was chosen. So a step reads and writes what ``optax.adam`` does, and reads the gradients once
-more to see whether they are finite.
+the step goes on from what was chosen. So a step reads and writes what ``optax.adam`` does; with ``check_gradients`` it
+reads the gradients once more.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
+from surefoot.optax.rules import TiltState
 from surefoot.optax.tilt import scalar, weighted
 from surefoot.optax.wrappers import SkipState, all_finite
 
@@ -74,12 +75,21 @@ def guarded(
     rate: optax.GradientTransformation,
     *,
     decoupled: bool,
+    check_gradients: bool,
 ) -> optax.GradientTransformationExtraArgs:
     """``skip_nonfinite(chain(decay, tilt, engine, rate))``, or with the decay last but one; the state is the same."""
 
     def init(params: optax.Params) -> SkipState:
         parts = (tilt, engine, decay, rate) if decoupled else (decay, tilt, engine, rate)
         return SkipState(jnp.zeros((), jnp.int32), tuple(part.init(params) for part in parts))
+
+    def assess(stats: TiltState, value: Array) -> tuple[Array, TiltState, Array]:
+        # The multiplier is what the tilt makes of a gradient of 1.
+        multiplier, tilted = tilt.update(jnp.ones((), stats.mean.dtype), stats, value=value)
+        return multiplier, tilted, tilted.taken
+
+    def leave(stats: TiltState, value: Array) -> tuple[Array, TiltState, Array]:
+        return jnp.zeros((), stats.mean.dtype), stats, jnp.zeros((), bool)
 
     def update(
         updates: optax.Updates,
@@ -92,15 +102,15 @@ def guarded(
         before = state.inner_state
         stats, moments, decaying, rating = before if decoupled else (*before[1:3], before[0], before[3])
         value = scalar(value, float)
-        sound = jnp.isfinite(value) & all_finite(updates)
+        sound = jnp.isfinite(value)
+        if check_gradients:
+            sound &= all_finite(updates)
+        multiplier, tilted, taken = _branch(sound, assess, leave, stats, jnp.where(sound, value, 0.0))
         # What is not finite stays outside, so that no derivative meets it.
-        updates = jax.tree.map(lambda g: jnp.where(sound, g, jnp.zeros_like(g)), updates)
-        # The multiplier is what the tilt makes of a gradient of 1.
-        multiplier, tilted = tilt.update(jnp.ones((), stats.mean.dtype), stats, value=jnp.where(sound, value, 0.0))
-        taken = sound & tilted.taken
+        updates = jax.tree.map(lambda g: jnp.where(taken, g, jnp.zeros_like(g)), updates)
 
-        def kept(new: Any, old: Any, condition: Array) -> Any:
-            return jax.tree.map(lambda a, b: jnp.where(condition, a, b), new, old)
+        def kept(new: Any, old: Any) -> Any:
+            return jax.tree.map(lambda a, b: jnp.where(taken, a, b), new, old)
 
         if not decoupled:
             updates, decayed = decay.update(updates, decaying, params)
@@ -110,9 +120,18 @@ def guarded(
             updates, decayed = decay.update(updates, decaying, params)
         updates, rated = rate.update(updates, rating, params)
         updates = jax.tree.map(lambda u: jnp.where(taken, u, jnp.zeros_like(u)), updates)
-        tilted = kept(tilted, stats, sound)  # a tilt knows by itself which losses of sound steps to remember
-        decayed, rated = kept(decayed, decaying, taken), kept(rated, rating, taken)
+        decayed, rated = kept(decayed, decaying), kept(rated, rating)
         after = (tilted, moved, decayed, rated) if decoupled else (decayed, tilted, moved, rated)
         return updates, SkipState(state.skipped + ~taken, after)
 
     return optax.GradientTransformationExtraArgs(init, update)
+
+
+def _branch(condition: Array, then: Callable[..., Any], otherwise: Callable[..., Any], *operands: Any) -> Any:
+    """``lax.cond``: the compiler does not copy what is computed in a branch into the loop over every array.
+
+    Outside of ``jit`` an ``if``: there ``lax.cond`` would be compiled anew in every step.
+    """
+    if isinstance(condition, jax.core.Tracer):
+        return jax.lax.cond(condition, then, otherwise, *operands)
+    return (then if condition else otherwise)(*operands)

@@ -27,11 +27,13 @@ def _chain(
     weight_decay: Any,
     decoupled: bool,
     mask: Any,
+    check_gradients: bool,
 ) -> optax.GradientTransformationExtraArgs:
     # A constant 0 is left out, because decay asks for params; inject_hyperparams makes an array of it.
     decays = not (isinstance(weight_decay, (int, float)) and weight_decay == 0)
     decay = optax.add_decayed_weights(weight_decay, mask) if decays else optax.identity()
-    return guarded(tilt, engine, decay, optax.scale_by_learning_rate(learning_rate), decoupled=decoupled)
+    rate = optax.scale_by_learning_rate(learning_rate)
+    return guarded(tilt, engine, decay, rate, decoupled=decoupled, check_gradients=check_gradients)
 
 
 def _own_beta(beta: Any) -> Any:
@@ -58,11 +60,12 @@ def adam(
     group: int | Array = 0,
     mu_dtype: Any = None,
     gain: tuple[float, float] | None = GAIN,
+    check_gradients: bool = False,
 ) -> optax.GradientTransformationExtraArgs:
     """Adam on the weighted gradient.
 
-    ``chain(add_decayed_weights, scale_by_tilt, scale_by_adam, scale_by_learning_rate)`` inside
-    :func:`skip_nonfinite`; with ``decoupled_weight_decay=True`` the decay comes after ``scale_by_adam``.
+    ``chain(add_decayed_weights, scale_by_tilt, scale_by_adam, scale_by_learning_rate)``, which skips a step whose loss
+    or weight is not finite; with ``decoupled_weight_decay=True`` the decay comes after ``scale_by_adam``.
 
     Args:
         rule: as in :func:`scale_by_tilt`; ``adam_ucb`` and the like have it filled in.
@@ -81,6 +84,7 @@ def adam(
         group: as in :func:`scale_by_tilt`.
         mu_dtype: dtype of the mean gradient.
         gain: as in :func:`scale_by_tilt`, with ``b2`` as its decay; None is the published form.
+        check_gradients: skip a step with a gradient that is not finite too; costs one more read of all gradients.
 
     >>> optimizer = adam("ucb", learning_rate=1e-3, eta=0.1, weight_decay=1e-4)
     """
@@ -96,7 +100,7 @@ def adam(
     noise = {"seed": seed, "group": group}
     tilt = scale_by_tilt(rule, eta, weighting=weighting, loss_beta=loss_beta, gain=gain, gain_beta=b2, **noise)
     engine = adam_engine(b1, b2, eps, mu_dtype)
-    return _chain(tilt, engine, learning_rate, weight_decay, bool(decoupled_weight_decay), mask)
+    return _chain(tilt, engine, learning_rate, weight_decay, bool(decoupled_weight_decay), mask, check_gradients)
 
 
 def adamw(
@@ -115,12 +119,14 @@ def adamw(
     group: int | Array = 0,
     mu_dtype: Any = None,
     gain: tuple[float, float] | None = GAIN,
+    check_gradients: bool = False,
 ) -> optax.GradientTransformationExtraArgs:
     """AdamW on the weighted gradient: :func:`adam` with decoupled decay, and the default decay of ``optax.adamw``.
 
     >>> optimizer = adamw("s", learning_rate=3e-4, weight_decay=0.1)
     """
     more: dict[str, Any] = {"weighting": weighting, "loss_beta": loss_beta, "seed": seed, "group": group}
+    more["check_gradients"] = check_gradients
     decay = {"weight_decay": weight_decay, "decoupled_weight_decay": True, "mask": mask}
     return adam(rule, learning_rate, eta, b1, b2, eps, mu_dtype=mu_dtype, gain=gain, **decay, **more)
 
@@ -139,6 +145,7 @@ def momentum(
     seed: int | Array = 0,
     group: int | Array = 0,
     accumulator_dtype: Any = None,
+    check_gradients: bool = False,
 ) -> optax.GradientTransformationExtraArgs:
     """SGD with bias-corrected momentum (the paper's Algorithm 1) on the weighted gradient.
 
@@ -150,7 +157,7 @@ def momentum(
     loss_beta = _own_beta(beta) if loss_beta is None else loss_beta
     tilt = scale_by_tilt(rule, eta, weighting=weighting, loss_beta=loss_beta, seed=seed, group=group)
     engine = momentum_engine(beta, accumulator_dtype)
-    return _chain(tilt, engine, learning_rate, weight_decay, decoupled_weight_decay, mask)
+    return _chain(tilt, engine, learning_rate, weight_decay, decoupled_weight_decay, mask, check_gradients)
 
 
 def _named(
