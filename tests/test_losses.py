@@ -39,7 +39,7 @@ def mean_of(optimizer: LossAware) -> float:
 @pytest.mark.parametrize(
     "loss",
     [
-        *(3, 3.0, True + 2, Fraction(3), np.float32(3), np.array(3.0)),
+        *(3, 3.0, True + 2, Fraction(3), np.float32(3), np.array(3.0), np.array([3.0])),
         *(torch.tensor(3), torch.tensor(3.0), torch.tensor([3.0]), torch.tensor([[3.0]])),
         *(torch.tensor(3.0, dtype=dtype) for dtype in (torch.float16, torch.bfloat16, torch.float64, torch.int64)),
         torch.tensor(3.0, requires_grad=True),

@@ -27,6 +27,8 @@ HOW_TO_PASS_THE_LOSS = (
 LOOKS = (10, 100)
 #: After so many equal losses in a row, one that had varied before is stale, unless it is the best so far.
 STALE_AFTER = 100
+#: After so many losses in a row that were above the one before, it is probably a sum that is not reset.
+RISING_AFTER = 100
 
 
 def as_scalar(loss: Any, *, owner: str) -> Number:
@@ -53,6 +55,8 @@ def as_scalar(loss: Any, *, owner: str) -> Number:
         return loss.reshape(()) if is_precise else loss.reshape(()).to(torch.float32)
     if _is_complex(loss):
         raise ValueError(f"{owner} needs a real loss, but got {loss!r}; pass its real part or its abs()")
+    if getattr(loss, "size", 0) == 1 and hasattr(loss, "item"):  # an array of NumPy or JAX
+        loss = loss.item()
     try:
         return math.fsum((loss,))  # like float(), but refuses a string
     except (TypeError, ValueError, OverflowError) as error:
@@ -111,6 +115,9 @@ class RecordedLosses:
         self.streak = 0
         self.lowest, self.highest = math.inf, -math.inf
         self.stale_was_said = False
+        #: How many came last that were above the one before.
+        self.rises = 0
+        self.total_was_said = False
         #: When to look at these numbers.
         self.next_look = LOOKS[0]
 
@@ -267,6 +274,9 @@ class TakesLoss(Optimizer):
             if history.streak == STALE_AFTER:
                 self._look_for_stale_loss()
         else:
+            history.rises = history.rises + 1 if mean > history.last else 0
+            if history.rises == RISING_AFTER:
+                self._look_for_running_total()
             history.last, history.streak = mean, 0
             history.lowest = mean if mean < history.lowest else history.lowest
             history.highest = mean if mean > history.highest else history.highest
@@ -300,6 +310,20 @@ class TakesLoss(Optimizer):
             f"{type(self).__name__} was given the same loss, {history.last:g}, for the last {STALE_AFTER} steps, after "
             f"losses between {history.lowest:g} and {history.highest:g}: if training goes on, this is the loss of an "
             "earlier step; pass that of the current mini-batch: step(loss=loss)",
+            stacklevel=6,  # the line that called step()
+        )
+
+    def _look_for_running_total(self) -> None:
+        """Warn, once, of a loss that rises at every step, where it is minimized."""
+        history = self._recorded
+        maximized = any(maximizes(self, group) for group in self.param_groups)
+        if history.total_was_said or maximized or self._is_plain():
+            return
+        history.total_was_said = True
+        warnings.warn(
+            f"{type(self).__name__} was given a larger loss in each of the last {RISING_AFTER} steps (now "
+            f"{history.last:g}): if this is a running total, pass the loss of the current mini-batch instead: "
+            "step(loss=loss); otherwise training diverges",
             stacklevel=6,  # the line that called step()
         )
 

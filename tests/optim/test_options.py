@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch.testing._internal import common_optimizers
 
-from surefoot import AdamS, AdamUCB, LossAware, MomentumUCB, NAdamUCB
+from surefoot import AdamS, AdamUCB, AdamWS, LossAware, MomentumUCB, NAdamUCB
 from surefoot.optim.named import OPTIMIZERS
 from warm import everything, ready
 
@@ -180,3 +180,8 @@ def test_a_list_that_is_changed_in_place_later_changes_nothing(name: str, pair: 
     later[0] = 2.0
     optimizer.step(loss=1.2)
     assert optimizer.param_groups[0][name] == kept
+
+
+def test_an_option_that_is_not_there_is_refused_by_the_name_of_the_class() -> None:
+    with pytest.raises(TypeError, match=r"AdamWS\(\) got an unexpected keyword argument 'momentum'.*help\(AdamWS\)"):
+        AdamWS([Parameter(torch.zeros(1))], momentum=0.9)

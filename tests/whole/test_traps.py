@@ -239,7 +239,35 @@ def test_a_loss_that_varied_and_becomes_stale_is_said_once(make: Any, maximize: 
     assert said[0].filename == __file__
 
 
+@pytest.mark.parametrize("make", [AdamS, lambda p: surefoot.LossWeighted(torch.optim.SGD(p, lr=0.1))])
+def test_a_running_total_in_place_of_the_loss_is_said_once(make: Any) -> None:
+    p = Parameter(torch.zeros(1))
+    optimizer, total = make([p]), 0.0
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        for step in range(900):
+            p.grad = torch.ones(1)
+            total = (0.0 if step % 300 == 0 else total) + 1 + math.sin(step)
+            optimizer.step(loss=total)
+    assert len(said) == 1
+    assert re.search(
+        r"a larger loss in each of the last 100 steps.*running total.*step\(loss=loss\)", str(said[0].message)
+    )
+    assert said[0].filename == __file__
+
+
+def test_what_is_maximized_may_rise_at_every_step() -> None:
+    p = Parameter(torch.zeros(1))
+    optimizer = AdamS([p], maximize=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for step in range(300):
+            p.grad = torch.ones(1)
+            optimizer.step(loss=float(step))
+
+
 CHANGING = {
+    "rising for a while": [step % 100 + step / 1000 for step in range(1100)],
     "a third of them are repeated": [float(step % 3 // 2) for step in range(1100)],
     "converged": [1 + 2.0 ** -min(step, 23) for step in range(1100)],
     "at rest after 20 steps": [max(1 - step / 20, 0.0) for step in range(1100)],

@@ -55,7 +55,7 @@ def skip_nonfinite(inner: optax.GradientTransformation) -> optax.GradientTransfo
             taken &= node.taken if _is_tilt(node) else True
 
         def kept(new: Any, old: Any) -> Any:
-            # A tilt knows by itself which losses to hear; those of sound steps are its own business.
+            # A tilt decides by itself which losses of sound steps enter its statistics.
             stays = sound if _is_tilt(new) else taken
             return jax.tree.map(lambda a, b: jnp.where(stays, a, b), new, old)
 
@@ -98,7 +98,7 @@ def accumulate(
 ) -> optax.GradientTransformationExtraArgs:
     """Accumulate gradients as ``optax.MultiSteps`` does, and hand on the mean loss of the micro-batches.
 
-    ``MultiSteps`` alone hands the last micro-batch's loss to the optimizer. A micro-batch that is not finite
+    ``MultiSteps`` alone hands the last micro-batch's loss to the optimizer. A micro-batch whose loss is not finite
     makes the optimizer skip the one step it belongs to.
 
     Args:

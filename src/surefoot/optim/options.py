@@ -84,7 +84,11 @@ def takes_options(*, without: tuple[str, ...] = (), **defaults: Any) -> Callable
 
         @functools.wraps(constructor)
         def construct(*args: Any, **given: Any) -> None:
-            signature.bind(*args, **given)  # refuses names that are not there
+            try:
+                signature.bind(*args, **given)
+            except TypeError as error:  # a name that is not there, or one too many
+                owner = type(args[0]).__name__ if args else constructor.__name__
+                raise TypeError(f"{owner}() {error}; help({owner}) lists what it takes") from None
             return constructor(*args, **(values | given))
 
         construct.__signature__ = signature  # type: ignore[attr-defined]
