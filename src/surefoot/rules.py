@@ -43,7 +43,7 @@ class Rule:
     uses_noise: bool = False
     #: Whether weighting="paper" multiplies by the std; the plain rule is the plain optimizer whatever the weighting.
     scales: bool = True
-    #: Whether an optimizer follows a negative weight. If a rule leans further the worse the loss is, it never ends.
+    #: Whether an optimizer follows a negative weight: not where the tilt grows with the loss, because that never ends.
     climbs: bool = True
     allowed: Callable[[float], bool] = math.isfinite
     allowed_words: str = "a finite number"

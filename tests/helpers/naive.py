@@ -56,8 +56,8 @@ class Statistics:
         }
 
 
-def lean_and_factor(rule: str, seen: Statistics, eta: float, noise: float) -> tuple[float, float]:
-    """The tilt times a factor, and the factor (the mean's magnitude for CB, else 1)."""
+def tilt_fraction(rule: str, seen: Statistics, eta: float, noise: float) -> tuple[float, float]:
+    """The tilt times a denominator, and the denominator (the mean's magnitude for CB, else 1)."""
     std = math.sqrt(seen.variance)
     if rule == "plain":
         return 0.0, 1.0
@@ -100,13 +100,13 @@ def judge(rule: str, seen: Statistics, loss: float, eta: float, noise: float, we
     std, distance = math.sqrt(seen.variance), loss - seen.mean
     if std <= RESOLUTION * abs(seen.mean):
         seen, std = replace(seen, variance=0.0), 0.0
-    lean, factor = lean_and_factor(rule, seen, eta, noise)
+    numerator, denominator = tilt_fraction(rule, seen, eta, noise)
     z = distance / std if std else 0.0
-    tilt = lean / (factor or 1.0)
+    tilt = numerator / (denominator or 1.0)
     if weighting == "unit" or rule == "plain":
         weight = 1 + max(-FARTHEST, min(FARTHEST, tilt * z))
     else:
-        weight = factor * std + lean * distance
+        weight = denominator * std + numerator * distance
         weight = weight if std else abs(weight)
     judged = copy.copy(before)
     judged.z, judged.tilt, judged.weight = z, tilt, weight

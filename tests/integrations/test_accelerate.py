@@ -237,8 +237,8 @@ def test_an_average_is_that_of_a_bare_loop_and_survives_a_resume(tmp_path):
         nn.init.zeros_(p)
     accelerator.load_state(tmp_path / "state")
     train(accelerator, net, opt, loader, epochs=2)
-    for one, other in zip(weights(net, opt), weights(bare, anytime), strict=True):
-        assert torch.equal(one, other)
+    for weight, bare_weight in zip(weights(net, opt), weights(bare, anytime), strict=True):
+        assert torch.equal(weight, bare_weight)
     assert not torch.equal(next(net.parameters()), weights(net, opt)[0])
     with pytest.raises(TypeError, match=r"averaged needs a surefoot.Anytime, prepared or not, but got Adam"):
         averaged(torch.optim.Adam(net.parameters()))

@@ -334,8 +334,8 @@ def test_resuming_goes_on_with_the_trained_weights(tmp_path):
     short.train()
     resumed, other_model, other = averaging(tmp_path / "short")
     resumed.train(resume_from_checkpoint=str(tmp_path / "short" / "checkpoint-4"))
-    for one, two in zip(model.parameters(), other_model.parameters(), strict=True):
-        assert torch.equal(one, two)
+    for param, resumed_param in zip(model.parameters(), other_model.parameters(), strict=True):
+        assert torch.equal(param, resumed_param)
     first, second = optimizer.averaged_state_dict(model), other.averaged_state_dict(other_model)
     assert all(torch.equal(first[name], second[name]) for name in first)
     saved = GPT2LMHeadModel.from_pretrained(tmp_path / "short" / "checkpoint-4")

@@ -270,6 +270,29 @@ def test_every_module_says_what_it_owns() -> None:
         assert ast.get_docstring(tree) or not tree.body, f"{path.relative_to(ROOT)} has no docstring"
 
 
+def test_no_room_is_a_warehouse() -> None:
+    for folder in {path.parent for path in SOURCES.rglob("*.py")}:
+        files = [path.name for path in folder.glob("*.py") if path.name != "__init__.py"]
+        assert len(files) <= 14, f"{folder.relative_to(ROOT)} has {len(files)} files side by side: group them"
+
+
+#: Words that a reader from outside would have to guess.
+PRIVATE_WORDS = re.compile("apart|each|found|grows|heard|lean|lent|mended|one|roster|standing|strangers|told|turned")
+
+
+def test_names_are_nouns_of_the_field() -> None:
+    for path in [*SOURCES.rglob("*.py"), *(ROOT / "tests").rglob("*.py"), *(ROOT / "benchmarks").glob("*.py")]:
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = {
+                ast.Name: lambda node: node.id if isinstance(node.ctx, ast.Store) else "",
+                ast.arg: lambda node: node.arg,
+                ast.ClassDef: lambda node: node.name,
+                ast.FunctionDef: lambda node: node.name,
+            }
+            name = names.get(type(node), lambda node: "")(node).lower()
+            assert not PRIVATE_WORDS.fullmatch(name), f"{path.relative_to(ROOT)}:{node.lineno} has {name} as a name"
+
+
 def test_the_tests_of_a_file_have_its_name() -> None:
     """`tests/` mirrors `src/surefoot/`: `lab/results.py` has `lab/test_results.py`, so may a package."""
     tests = ROOT / "tests"

@@ -55,23 +55,23 @@ def margin(outputs: Tensor, targets: Tensor) -> Tensor:
     return F.multi_margin_loss(outputs, targets)
 
 
-def make_task(margin_grows: bool) -> Task:
-    """A task of milliseconds; `margin_grows` is the direction of a metric, which is recorded and in no key."""
+def make_task(higher_is_better: bool) -> Task:
+    """A task of milliseconds; `higher_is_better` is the direction of a metric, which is recorded and in no key."""
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(40, 4, generator=generator)
     y = x[:, :3].argmax(1)
     metrics = {"margin": margin}
-    directions = {"margin": margin_grows}
+    directions = {"margin": higher_is_better}
     return Task(
         "tiny", model, train=(x, y), valid=(x[:10], y[:10]), batch_size=16, metrics=metrics, higher_is_better=directions
     )
 
 
-TASKS = {grows: make_task(grows) for grows in (False, True)}
+TASKS = {higher_is_better: make_task(higher_is_better) for higher_is_better in (False, True)}
 
 
-def go(out: Path, optimizers: list[str], seeds: list[int], epochs: int, grows: bool = False) -> Results:
-    return compare(TASKS[grows], optimizers, seeds=seeds, epochs=epochs, out=out, lr=0.01, progress=False)
+def go(out: Path, optimizers: list[str], seeds: list[int], epochs: int, higher_is_better: bool = False) -> Results:
+    return compare(TASKS[higher_is_better], optimizers, seeds=seeds, epochs=epochs, out=out, lr=0.01, progress=False)
 
 
 @contextmanager
@@ -208,7 +208,7 @@ def ended(pid: int) -> int | None:
 specs = st.lists(st.sampled_from(OPTIMIZERS), min_size=1, max_size=2, unique=True)
 seed_lists = st.lists(st.integers(0, 2), min_size=1, max_size=2, unique=True)
 commands = st.fixed_dictionaries(
-    {"optimizers": specs, "seeds": seed_lists, "epochs": st.integers(1, MOST_EPOCHS), "grows": st.booleans()}
+    {"optimizers": specs, "seeds": seed_lists, "epochs": st.integers(1, MOST_EPOCHS), "higher_is_better": st.booleans()}
 )
 step_points = st.tuples(st.just("step"), st.integers(1, 2 * STEPS_PER_EPOCH + 1))
 file_points = st.tuples(st.sampled_from(FILE_POINTS), st.integers(1, 6))
@@ -226,7 +226,7 @@ class RunFolders(RuleBasedStateMachine):
         self.rows: dict[Path, list[Row]] = {}
         self.keys: dict[Path, str] = {}
         self.unsaved: set[Path] = set()  # their checkpoint was deleted
-        self.last: Command = {"optimizers": ["adam"], "seeds": [0], "epochs": 2, "grows": False}
+        self.last: Command = {"optimizers": ["adam"], "seeds": [0], "epochs": 2, "higher_is_better": False}
         self.others = {
             self.out / "notes.txt": b"mine",
             self.out / "model" / "config.json": b'{"model_type": "bert"}',
@@ -271,7 +271,7 @@ class RunFolders(RuleBasedStateMachine):
             wanted.remove((config["optimizer"]["spec"], run.seed))
             expected, _ = reference(config["optimizer"]["spec"], run.seed, epochs)
             assert numbers(run.epochs) == expected
-            assert recorded_direction(run.folder) == self.last["grows"]
+            assert recorded_direction(run.folder) == self.last["higher_is_better"]
             if len(self.rows.get(run.folder, [])) < len(expected):
                 assert config["epochs"] >= epochs
                 self.check_tidy(run.folder)
@@ -345,7 +345,7 @@ class RunFolders(RuleBasedStateMachine):
     def two_at_once(self, command: Command, epochs: int, point: tuple[str, int] | None, often: bool) -> None:
         """Two commands on the same runs, one of which may be killed, and a reader: the other one computes them all."""
         first = {**command, "seeds": [*command["seeds"], 3]}  # a seed that few other rules use: there is work left
-        second = {**first, "epochs": epochs, "grows": often}
+        second = {**first, "epochs": epochs, "higher_is_better": often}
         self.last = second
         processes = [self.start(first, often, point, slow=True), self.start(second, not often, slow=True)]
         codes: list[int | None] = [None, None]
@@ -507,7 +507,7 @@ def machine() -> Iterator[RunFolders]:
 @pytest.mark.parametrize("spec", [OPTIMIZERS[0], OPTIMIZERS[2]])
 def test_every_step_and_every_write_can_be_the_last(spec: str, often: bool) -> None:
     """What the machine does at random, once in order: a kill at each point of a run, then the rest of it."""
-    command = {"optimizers": [spec], "seeds": [0], "epochs": 3, "grows": False}
+    command = {"optimizers": [spec], "seeds": [0], "epochs": 3, "higher_is_better": False}
     with machine() as folders:
         for number in range(1, 3 * STEPS_PER_EPOCH + 1, 2):
             folders.kill(command, [("step", number)], often, resume=True)
@@ -522,7 +522,7 @@ def test_every_step_and_every_write_can_be_the_last(spec: str, often: bool) -> N
 
 @pytest.mark.parametrize("keep", range(3))
 def test_lines_that_are_lost_are_computed_again(keep: int) -> None:
-    command = {"optimizers": ["adams:eta=0.1"], "seeds": [0], "epochs": 3, "grows": False}
+    command = {"optimizers": ["adams:eta=0.1"], "seeds": [0], "epochs": 3, "higher_is_better": False}
     with machine() as folders:
         for torn in (0, 20):
             folders.run(command, True)
@@ -533,11 +533,11 @@ def test_lines_that_are_lost_are_computed_again(keep: int) -> None:
 
 
 def test_a_corrected_direction_is_recorded_and_computes_nothing() -> None:
-    command = {"optimizers": ["adam"], "seeds": [0, 1], "epochs": 2, "grows": False}
+    command = {"optimizers": ["adam"], "seeds": [0, 1], "epochs": 2, "higher_is_better": False}
     with machine() as folders:
         folders.run(command, False)
         folders.folder_is_sound()
-        folders.run({**command, "grows": True}, False)  # the machine compares the lines with those before
+        folders.run({**command, "higher_is_better": True}, False)  # the machine compares the lines with those before
         assert [recorded_direction(folder) for folder in folders.folders()] == [True, True]
 
 

@@ -39,7 +39,7 @@ def test_the_best_setting_of_each_optimizer(studies: list[StudyResult]) -> None:
     assert Tuning(studies[:1], [], []).ok
 
 
-def test_the_largest_value_is_the_best_of_a_metric_that_grows(tiny_task: MakeTask) -> None:
+def test_the_largest_value_is_the_best_where_higher_is_better(tiny_task: MakeTask) -> None:
     study = make_study(tiny_task(), "adam", TRIALS, metric="valid_accuracy", maximize=True)
     assert Tuning([study], [], []).best == {"Adam": {"lr": 0.1}}
 

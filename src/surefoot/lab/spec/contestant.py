@@ -221,7 +221,7 @@ class Contestant:
 
 
 def takes_bounds(cls: Any, options: Mapping[str, Any]) -> bool:
-    """Whether an optimizer with these options bounds its weights, unless told otherwise.
+    """Whether an optimizer with these options bounds its weights by default.
 
     >>> from surefoot import AdamS, MomentumS
     >>> takes_bounds(AdamS, {}), takes_bounds(AdamS, {"weighting": "unit"}), takes_bounds(MomentumS, {})
