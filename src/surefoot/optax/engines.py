@@ -22,14 +22,16 @@ from surefoot.optax.wrappers import SkipState, all_finite
 
 
 class Engine(NamedTuple):
-    """From weighted gradients to a direction: ``update(gradients, state, taken)`` leaves the state if not ``taken``."""
+    """From weighted gradients to a direction; ``update`` leaves the state if not ``taken``, with gradients of 0."""
 
     init: Callable[[optax.Params], Any]
     update: Callable[[optax.Updates, Any, Array], tuple[optax.Updates, Any]]
 
 
-def _moment(decay: Any, newest: Array, moment: Array, taken: Array) -> Array:
-    return jnp.where(taken, (1 - decay) * newest + decay * moment, moment)
+def _moments(decay: Any, newest: optax.Updates, moments: optax.Updates, taken: Array) -> optax.Updates:
+    """``(1 - decay) * newest + decay * moment``; without a step ``newest`` is 0, and each moment stays what it is."""
+    share, decay = jnp.where(taken, 1 - decay, 0.0), jnp.where(taken, decay, 1.0)
+    return jax.tree.map(lambda new, moment: share * new + decay * moment, newest, moments)
 
 
 def _square(gradient: Array) -> Array:
@@ -44,8 +46,8 @@ def adam_engine(b1: Any, b2: Any, eps: Any, mu_dtype: Any) -> Engine:
     """What ``optax.scale_by_adam`` computes, bit for bit."""
 
     def update(gradients: optax.Updates, state: Any, taken: Array) -> tuple[optax.Updates, Any]:
-        mu = jax.tree.map(lambda g, m: _moment(b1, g, m, taken), gradients, state.mu)
-        nu = jax.tree.map(lambda g, v: _moment(b2, _square(g), v, taken), gradients, state.nu)
+        mu = _moments(b1, gradients, state.mu, taken)
+        nu = _moments(b2, jax.tree.map(_square, gradients), state.nu, taken)
         count = optax.safe_increment(state.count)
         mu_hat, nu_hat = optax.tree.bias_correction(mu, b1, count), optax.tree.bias_correction(nu, b2, count)
         direction = jax.tree.map(lambda m, v: m / (jnp.sqrt(v) + eps), mu_hat, nu_hat)
@@ -59,7 +61,7 @@ def momentum_engine(beta: Any, accumulator_dtype: Any) -> Engine:
     """What ``optax.ema`` computes, bit for bit."""
 
     def update(gradients: optax.Updates, state: Any, taken: Array) -> tuple[optax.Updates, Any]:
-        ema = jax.tree.map(lambda g, m: _moment(beta, g, m, taken), gradients, state.ema)
+        ema = _moments(beta, gradients, state.ema, taken)
         count = optax.safe_increment(state.count)
         return optax.tree.bias_correction(ema, beta, count), optax.EmaState(
             jnp.where(taken, count, state.count), _cast_like(ema, state.ema)

@@ -78,9 +78,9 @@ def weighted(gradient: Array, weight: Array) -> Array:
     product = gradient * weight
     most = min(MAX_LOSS, float(jnp.finfo(gradient.dtype).max))
     if jnp.iscomplexobj(product):
-        bounded = jax.lax.complex(jnp.clip(product.real, -most, most), jnp.clip(product.imag, -most, most))
+        bounded = jax.lax.complex(*(jax.lax.clamp(-most, part, most) for part in (product.real, product.imag)))
     else:
-        bounded = jnp.clip(product, -most, most)
+        bounded = jax.lax.clamp(-most, product, most)  # jnp.clip takes longer
     return jnp.where(jnp.isfinite(gradient), bounded, product)  # one that was not finite before is not hidden
 
 
