@@ -134,8 +134,8 @@ def test_the_gallery_shows_every_figure(site: Path, pages: dict[Path, Html]) -> 
 
 def test_the_search_knows_the_pages(site: Path) -> None:
     entries = json.loads((site / "search" / "search_index.json").read_text())["docs"]
-    found = {entry["location"].partition("#")[0] for entry in entries if "AdamWS" in entry["title"] + entry["text"]}
-    assert {"recipes.html", "guide.html", "reference/optimizers.html"} <= found
+    locations = {entry["location"].partition("#")[0] for entry in entries if "AdamWS" in entry["title"] + entry["text"]}
+    assert {"recipes.html", "guide.html", "reference/optimizers.html"} <= locations
 
 
 def test_code_of_the_repository_is_shown(site: Path) -> None:

@@ -39,17 +39,17 @@ def test_a_run_that_diverged_has_no_course(run: Callable[..., Run]) -> None:
 
 
 def test_a_basin_that_reaches_the_end_is_open() -> None:
-    found = basin([(0.001, 1.0), (0.01, 1.05), (0.1, 1.08)])
-    assert found is not None
-    assert (found.low, found.high, found.is_open) == (0.001, 0.1, True)
-    assert found.decades == pytest.approx(2.0)
+    interval = basin([(0.001, 1.0), (0.01, 1.05), (0.1, 1.08)])
+    assert interval is not None
+    assert (interval.low, interval.high, interval.is_open) == (0.001, 0.1, True)
+    assert interval.decades == pytest.approx(2.0)
 
 
 def test_of_an_accuracy_the_basin_is_below_the_best() -> None:
-    found = basin([(0.001, 0.5), (0.01, 0.9), (0.1, 0.6)], higher=True)
-    assert found is not None
-    assert found.level == pytest.approx(0.81)
-    assert 0.001 < found.low < 0.01 < found.high < 0.1
+    interval = basin([(0.001, 0.5), (0.01, 0.9), (0.1, 0.6)], higher=True)
+    assert interval is not None
+    assert interval.level == pytest.approx(0.81)
+    assert 0.001 < interval.low < 0.01 < interval.high < 0.1
 
 
 def test_one_value_has_no_basin() -> None:

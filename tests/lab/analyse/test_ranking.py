@@ -68,7 +68,7 @@ def test_more_pairs_of_others_make_the_claim_on_the_leader_harder(paired_runs: M
     few = ranking_of(paired_runs({"Adam": 0.3, "A": 0.0, "B": 0.1}, seeds=7))
     many = ranking_of(paired_runs({"Adam": 0.3, "A": 0.0, "B": 0.1, "C": 0.1002, "D": 0.1001}, seeds=7))
     assert few.winner == "A"
-    e_few, e_many = (next(gap.e for gap in found.gaps if gap.label == "B") for found in (few, many))
+    e_few, e_many = (next(gap.e for gap in ranking.gaps if gap.label == "B") for ranking in (few, many))
     assert e_many < e_few
 
 

@@ -76,4 +76,4 @@ def test_zero_rows_and_a_scale_are_drawn_by_both():
     [trace] = plotly(panel)["data"]
     assert (trace["marker"]["color"], trace["marker"]["colorbar"]["title"]["text"]) == ([1.0, 2.0], "loss")
     assert "series" not in trace  # its colours are those of the scale
-    assert [one.get_ylabel() for one in draw(Figure("x", "x", [[panel]])).axes] == ["", "loss"]
+    assert [axes.get_ylabel() for axes in draw(Figure("x", "x", [[panel]])).axes] == ["", "loss"]

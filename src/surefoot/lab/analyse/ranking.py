@@ -173,8 +173,8 @@ def rank(summary: Summary, task: str, metric: str | None = None) -> Ranking | No
 
 def rankings(summary: Summary) -> list[Ranking]:
     """The ranking of every task that has one, on the leading metric."""
-    found = [rank(summary, group.name) for group in summary.groups]
-    return [ranking for ranking in found if ranking is not None]
+    by_task = [rank(summary, group.name) for group in summary.groups]
+    return [ranking for ranking in by_task if ranking is not None]
 
 
 def ranked(summary: Summary, rows: Sequence[Comparison]) -> list[Comparison]:
@@ -192,7 +192,7 @@ def _against(leader: str, group: TaskGroup, metric: str, summary: Summary) -> di
     rows = [compare_pair(group, (first, other), metric, epoch, margin) for other in contestants.values()]
     pairs = combinations(contestants.values(), 2)
     evidence = [row.evidence for row in rows] + [pair_evidence(a, b, metric, epoch, margin) for a, b in pairs]
-    supports = support([found if found and found.n > 1 else None for found in evidence])
+    supports = support([pair if pair and pair.n > 1 else None for pair in evidence])
     decided: dict[str, Comparison] = {}
     for row, adjusted in zip(rows, supports):
         verdict = _verdict(row, adjusted, first, contestants[row.label])

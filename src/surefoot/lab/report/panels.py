@@ -91,10 +91,10 @@ def sensitivity(group: TaskGroup, metric: str, series: dict[str, int]) -> list[P
         values = sorted({value for contestants in groups for value, _ in contestants})
         lines = [_sweep(contestants, metric, series) for contestants in groups]
         is_log = values[0] > 0
-        basins = [(line, found) for line in lines if is_log and (found := _basin(line, group, metric))]
+        basins = [(line, span) for line in lines if is_log and (span := _basin(line, group, metric))]
         if id(group.baseline) not in swept:
             lines = [*_level(group.baseline, metric, values, series), *lines]
-        lines += [_width_of(line, found) for line, found in basins]
+        lines += [_width_of(line, span) for line, span in basins]
         panels.append(
             Panel(
                 f"{metric_name(metric).capitalize()} against {option}",
@@ -104,7 +104,7 @@ def sensitivity(group: TaskGroup, metric: str, series: dict[str, int]) -> list[P
                 "Mean ± std over the runs that ended. "
                 + ("Higher is better. " if higher_is_better(metric, group.task) else "Lower is better. ")
                 + "An empty marker: some runs diverged at this value."
-                + (f" {basin_sentence(option, [(line.label, found) for line, found in basins])}" if basins else ""),
+                + (f" {basin_sentence(option, [(line.label, span) for line, span in basins])}" if basins else ""),
                 height=380,
                 wide=True,
             )
@@ -121,10 +121,10 @@ def _basin(line: Line, group: TaskGroup, metric: str) -> Basin | None:
     return basin(list(zip(line.x, line.y)), higher_is_better(metric, group.task))
 
 
-def _width_of(line: Line, found: Basin) -> Line:
+def _width_of(line: Line, span: Basin) -> Line:
     """The basin as a bar at its level."""
-    text = [f"{line.label}: within {BASIN:.0%} of its best\nfrom {number(found.low, 2)} to {number(found.high, 2)}"] * 2
-    return Line("", [found.low, found.high], [found.level] * 2, line.series, text=text, dash=0, width=7, faint=True)
+    text = [f"{line.label}: within {BASIN:.0%} of its best\nfrom {number(span.low, 2)} to {number(span.high, 2)}"] * 2
+    return Line("", [span.low, span.high], [span.level] * 2, line.series, text=text, dash=0, width=7, faint=True)
 
 
 def basin_sentence(option: str, basins: Sequence[tuple[str, Basin]]) -> str:
@@ -134,9 +134,9 @@ def basin_sentence(option: str, basins: Sequence[tuple[str, Basin]]) -> str:
     'Width of the basin in lr, where the mean is within 10% of the best: Adam 1.0 decades (0.001 to 0.01).'
     """
     widths = [
-        f"{label} {'at least ' if found.is_open else ''}{found.decades:.1f} decades "
-        f"({number(found.low, 2)} to {number(found.high, 2)})"
-        for label, found in basins
+        f"{label} {'at least ' if span.is_open else ''}{span.decades:.1f} decades "
+        f"({number(span.low, 2)} to {number(span.high, 2)})"
+        for label, span in basins
     ]
     return f"Width of the basin in {option}, where the mean is within {BASIN:.0%} of the best: {', '.join(widths)}."
 

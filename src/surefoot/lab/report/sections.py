@@ -289,14 +289,14 @@ def _course_table(group: TaskGroup, summary: Summary, series: dict[str, int]) ->
         "seconds per epoch": lambda course: number(course.seconds.mean, 3),
         "peak memory": lambda course: "" if course.memory is None else f"{course.memory / 2**20:.0f} MB",
     }
-    found = courses(group, metric)
-    shown = [name for name, cell in cells.items() if any(cell(course) not in ("", "–") for course in found)]
+    paths = courses(group, metric)
+    shown = [name for name, cell in cells.items() if any(cell(course) not in ("", "–") for course in paths)]
     order = {
         row.label: place for place, row in enumerate(ranked(summary, summary.select(metric=metric, task=group.name)))
     }
     rows = [
         TableRow([course.label, *(cells[name](course) for name in shown)], series[course.label])
-        for course in sorted(found, key=lambda course: order.get(course.label, len(order)))
+        for course in sorted(paths, key=lambda course: order.get(course.label, len(order)))
     ]
     return Table(
         ["optimizer", *shown],
