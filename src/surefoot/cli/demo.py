@@ -102,8 +102,8 @@ def demo(options: RunOptions) -> None:
         keywords = {**options.keywords(), **part.options, "out": options.out / part.name}
         results = experiments.compare(TASK, part.optimizers, seeds=SEEDS, epochs=EPOCHS, **keywords)
         failed |= not results.ok
-        found = rankings(results.table())
-        done.append((part, results, remark(part, found[0]) if found else ""))
+        ranked = rankings(results.table())
+        done.append((part, results, remark(part, ranked[0]) if ranked else ""))
     write_story(path, done)
     echo(story(done, shutil.get_terminal_size().columns))
     echo(f"\nOpen {path} in a browser. Your own comparison: surefoot compare")
