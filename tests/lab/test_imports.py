@@ -305,6 +305,7 @@ OTHER = "dataset,optimiser,random_seed,Epoch,Val Loss\n"  # names that the lab h
             "t.csv, row 2, column 'diverged': 'so' is neither true nor false",
         ),
         ("Wall time,Step,Value\n1,1,1\n", "t.csv has no names of run and tag"),
+        ("\n<!doctype html>\n<p>a, b\n", "t.csv is a web page, not a table; give a CSV or Parquet file, or a folder"),
     ],
 )
 def test_bad_input_is_named_by_file_row_and_column(

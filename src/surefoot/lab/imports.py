@@ -154,6 +154,8 @@ def _rows_of_csv(path: Path) -> list[Row]:
         raise TableError(f"{path} is not UTF-8 text (byte {error.start}); save it as UTF-8") from error
     if not text.strip():
         raise TableError(f"{path} is empty; its first row names the columns")
+    if text.lstrip().startswith("<"):
+        raise TableError(f"{path} is a web page, not a table; give a CSV or Parquet file, or a folder of runs")
     first = text.partition("\n")[0]
     separator = max(",;\t", key=first.count)
     rows = []

@@ -129,6 +129,18 @@ def test_code_that_changed_after_the_plan_is_not_trained(tiny_task: MakeTask, tm
         run(config, task, folder_of(tmp_path, config), contestant=other)
 
 
+def test_a_task_whose_data_are_drawn_anew_is_not_trained_in_another_process(tmp_path: Path) -> None:
+    file = tmp_path / "my_task.py"
+    file.write_text(
+        "import random, torch\nfrom surefoot.lab import Task\n"
+        "x, y = torch.full((8, 3), random.SystemRandom().random()), torch.zeros(8, dtype=torch.long)\n"
+        "mine = Task('mine', lambda: torch.nn.Linear(3, 2), (x, y), (x, y), batch_size=4)\n"
+    )
+    results = compare(str(file), ["sgd"], seeds=1, epochs=1, jobs=2, progress=False, out=tmp_path / "runs")
+    [message] = results.failures.values()
+    assert "my_task.py' has other data each time it is loaded; draw them with a fixed seed" in message
+
+
 def test_a_task_that_changed_after_the_plan_is_not_trained(tmp_path: Path) -> None:
     file = tmp_path / "my_task.py"
     file.write_text(

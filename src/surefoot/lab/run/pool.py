@@ -51,7 +51,13 @@ class TaskSource:
         if self.task is not None:
             return self.task
         task = find_task(self.spec, self.data_dir, **self.overrides)
-        if self.planned is not None and TaskConfig.plan(task, self.spec) != self.planned:
+        if self.planned is not None and (config := TaskConfig.plan(task, self.spec)) != self.planned:
+            same_source = "source" in config.settings and config.settings == self.planned.settings
+            if same_source and config.data != self.planned.data:
+                raise TaskError(
+                    f"the task {self.spec!r} has other data each time it is loaded; draw them with a fixed seed, as in "
+                    "torch.randn(600, 8, generator=torch.Generator().manual_seed(0))"
+                )
             raise TaskError(f"the task {self.spec!r} changed after the command began; start the command again")
         return task
 
