@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import Parameter
 from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 import surefoot
 from host_reads import no_host_reads
@@ -688,3 +689,24 @@ def test_an_average_on_another_device_is_the_same(name: str, monkeypatch: pytest
     train(other, offloaded, range(9, 14))
     train(model, resumed, range(9, 14))
     assert_equal(averages(model, resumed), averages(other, offloaded))
+
+
+def test_hooks_and_profilers_see_a_step_once() -> None:
+    """Without them a step is not wrapped, which costs more than the average does."""
+    model, optimizer = trained()
+    calls: list[str] = []
+    handles = [
+        optimizer.register_step_pre_hook(lambda *_: calls.append("before")),
+        optimizer.register_step_post_hook(lambda *_: calls.append("after")),
+        optimizer.base.register_step_post_hook(lambda *_: calls.append("after the base")),
+        register_optimizer_step_post_hook(lambda *_: calls.append("after any")),
+    ]
+    train(model, optimizer, range(8, 9))
+    assert sorted(calls) == ["after", "after any", "after the base", "before"]
+    for handle in handles:
+        handle.remove()
+    train(model, optimizer, range(9, 10))
+    assert len(calls) == 4
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        train(model, optimizer, range(10, 11))
+    assert sum("Optimizer.step#Anytime" in event.name for event in profile.events()) == 1

@@ -12,7 +12,7 @@ import torch
 
 from surefoot.lab.analyse.comparison import check_margin
 from surefoot.lab.analyse.groups import ContestantRuns, TaskGroup, metric_name, value_at
-from surefoot.lab.analyse.horizons import HEAD, HorizonComparison, compare_at_horizons
+from surefoot.lab.analyse.horizons import HEAD, OVERALL_HEAD, HorizonComparison, compare_at_horizons, over_all_horizons
 from surefoot.lab.analyse.stats import mean_std
 from surefoot.lab.analyse.verdicts import plus_minus
 from surefoot.lab.experiments import Setup, compute, prepare
@@ -64,6 +64,8 @@ class HorizonResults:
                 markdown_table(HEAD, table.rows()),
                 f"worst regret: {table.worst_regret}, after {table.worst.epochs} epochs\n",
                 f"{table.verdict}\n",
+                f"{table.label} over all horizons together: the mean of the logarithms, so that each counts the same\n",
+                markdown_table(OVERALL_HEAD, over_all_horizons(self.groups, metric)),
                 markdown_table([f"mean {metric_name(metric)} after epochs", *map(str, self.groups)], means),
                 *([f"{self.rates}\n"] if self.rates else []),
                 f"```\n{self.command}\n```\n",

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
 
 from surefoot.lab.analyse.groups import ContestantRuns, TaskGroup
-from surefoot.lab.analyse.horizons import best_peer, compare_at_horizons
+from surefoot.lab.analyse.horizons import best_peer, compare_at_horizons, over_all_horizons
 from surefoot.lab.spec.config import OptimizerConfig, RunConfig, TaskConfig
 from surefoot.lab.store import Run
 
@@ -66,3 +67,19 @@ def test_a_peer_without_a_value_is_the_last_choice() -> None:
     assert best_peer([broken, sound], "valid_loss", 2, higher=True) is sound
     with pytest.raises(ValueError, match="there is no peer"):
         best_peer([], "valid_loss", 1, higher=False)
+
+
+def test_over_all_horizons_each_counts_the_same() -> None:
+    """Twice the loss at one horizon and half of it at the other is even, however large the losses are."""
+    ours = contestant("ours", 2.0, 0.05, spread=0.0)
+    even, worse = contestant("even", 1.0, 0.1, spread=0.0), contestant("worse", 2.2, 0.06)
+    diverged = contestant("diverged", 1.0, None)
+    rows = over_all_horizons(groups(ours, even, worse, diverged), "valid_loss")
+    assert [row[0] for row in rows] == ["even", "worse", "diverged"]
+    assert rows[0][2:] == ["8", "undecided"]
+    assert float(rows[0][1].split()[0]) == pytest.approx(0, abs=1e-9)
+    assert rows[1][3] == "better"
+    expected = 50 * (math.log(2.0 / 2.2) + math.log(0.05 / 0.06))
+    assert float(rows[1][1].split()[0]) == pytest.approx(expected, abs=0.2)
+    assert rows[2] == ["diverged", "", "0", "no value"]
+    assert over_all_horizons(groups(ours, worse), "valid_loss", "worse")[0][3] == "worse"

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from surefoot.lab.analyse.anytime_valid import DECISIVE
+from surefoot.lab.analyse.anytime_valid import DECISIVE, Evidence, support
 from surefoot.lab.analyse.comparison import Comparison, Margin, compare_after
 from surefoot.lab.analyse.groups import ContestantRuns, TaskGroup, higher_is_better, value_at
 from surefoot.lab.analyse.stats import mean_std
@@ -160,3 +160,50 @@ def best_peer(peers: Sequence[ContestantRuns], metric: str, epochs: int, higher:
     if not peers:
         raise ValueError("there is no peer to compare with; give at least two optimizers, the first one is compared")
     return min(peers, key=rank)
+
+
+OVERALL_HEAD = ["peer", "difference over all horizons, % (95%)", "n", "verdict (Holm over peers)"]
+
+
+def over_all_horizons(groups: Mapping[int, TaskGroup], metric: str, label: str = "") -> list[list[str]]:
+    """A contestant against each of the others over all horizons together: the cells of a table, as `OVERALL_HEAD`.
+
+    Each seed gives one number, the mean over the horizons of ``100 * log(own value / peer's value)``; seeds without a
+    positive value at every horizon are left out.
+
+    Args:
+        groups: for each horizon the contestants with the runs for it.
+        metric: which metric.
+        label: the contestant; by default the first.
+    """
+    first = next(iter(groups.values()))
+    subject = next((entry.label for entry in first.contestants if entry.label == label), first.contestants[0].label)
+    peers = [entry.label for entry in first.contestants if entry.label != subject]
+    own = _logarithms(groups, metric, subject)
+    family: list[Evidence | None] = []
+    for peer in peers:
+        theirs = _logarithms(groups, metric, peer)
+        differences = tuple(100 * (own[seed] - theirs[seed]) for seed in sorted(own.keys() & theirs.keys()))
+        family.append(Evidence(differences) if differences else None)
+    good = 1 if higher_is_better(metric, first.task) else -1
+    rows = []
+    for peer, evidence, supported in zip(peers, family, support(family)):
+        if evidence is None or supported is None:
+            rows.append([peer, "", "0", "no value"])
+            continue
+        decided = "better" if evidence.sign == good else "worse"
+        mean = mean_std(evidence.differences).mean
+        shown = with_interval(mean, *evidence.interval)
+        rows.append([peer, shown, str(len(evidence.differences)), decided if supported.e >= DECISIVE else "undecided"])
+    return rows
+
+
+def _logarithms(groups: Mapping[int, TaskGroup], metric: str, label: str) -> dict[int, float]:
+    """For each seed the mean over the horizons of the logarithm of the value."""
+    found: dict[int, list[float]] = {}
+    for epochs, group in groups.items():
+        for run in next(entry for entry in group.contestants if entry.label == label).runs:
+            value = value_at(run, metric, epochs)
+            if value is not None and value > 0:
+                found.setdefault(run.seed, []).append(math.log(value))
+    return {seed: sum(values) / len(values) for seed, values in found.items() if len(values) == len(groups)}
