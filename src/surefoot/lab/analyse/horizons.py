@@ -200,10 +200,10 @@ def over_all_horizons(groups: Mapping[int, TaskGroup], metric: str, label: str =
 
 def _logarithms(groups: Mapping[int, TaskGroup], metric: str, label: str) -> dict[int, float]:
     """For each seed the mean over the horizons of the logarithm of the value."""
-    found: dict[int, list[float]] = {}
+    by_seed: dict[int, list[float]] = {}
     for epochs, group in groups.items():
         for run in next(entry for entry in group.contestants if entry.label == label).runs:
             value = value_at(run, metric, epochs)
             if value is not None and value > 0:
-                found.setdefault(run.seed, []).append(math.log(value))
-    return {seed: sum(values) / len(values) for seed, values in found.items() if len(values) == len(groups)}
+                by_seed.setdefault(run.seed, []).append(math.log(value))
+    return {seed: sum(values) / len(values) for seed, values in by_seed.items() if len(values) == len(groups)}
