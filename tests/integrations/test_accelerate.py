@@ -242,3 +242,34 @@ def test_an_average_is_that_of_a_bare_loop_and_survives_a_resume(tmp_path):
     assert not torch.equal(next(net.parameters()), weights(net, opt)[0])
     with pytest.raises(TypeError, match=r"averaged needs a surefoot.Anytime, prepared or not, but got Adam"):
         averaged(torch.optim.Adam(net.parameters()))
+
+
+def test_weights_of_examples_are_those_of_a_bare_loop():
+    """``weigh`` takes the prepared optimizer, whose step Accelerate skips between micro-batches."""
+
+    def plain(parameters, **_):
+        return torch.optim.Adam(parameters, lr=0.01)
+
+    def run(accelerator):
+        net, optimizer, loader = setup(plain)
+        if accelerator is not None:
+            net, optimizer, loader = accelerator.prepare(net, optimizer, loader)
+        weigh = surefoot.weigh(optimizer, "tilted", eta=-1.0, warmup=1)
+        for number, (x, y) in enumerate(loader, 1):
+            losses = LOSS(net(x), y, reduction="none").squeeze(1)
+            if accelerator is None:
+                (weigh(losses) / 2).backward()
+                if number % 2 == 0:
+                    optimizer.step()
+                    optimizer.zero_grad()
+            else:
+                with accelerator.accumulate(net):
+                    accelerator.backward(weigh(losses))
+                    optimizer.step()
+                    optimizer.zero_grad()
+        return weigh, list(net.parameters())
+
+    (prepared, weights), (bare, expected) = run(Accelerator(cpu=True, gradient_accumulation_steps=2)), run(None)
+    assert torch.equal(prepared.seen, bare.seen)
+    assert bare.seen[0] == BATCHES / 2
+    assert all(torch.equal(p, q) for p, q in zip(weights, expected))

@@ -497,3 +497,35 @@ def test_accumulation_records_every_micro_batch():
         module, LossGathering(), enable_checkpointing=False, num_sanity_val_steps=0, accumulate_grad_batches=2, epochs=1
     )
     assert trainer.optimizers[0].state_dict()["param_groups"][0]["average_numbers"][0] == BATCHES / 2
+
+
+def test_weights_of_examples_in_a_training_step_are_those_of_a_bare_loop():
+    """``weigh`` needs nothing of Lightning: it follows the optimizer's step, also with micro-batches."""
+
+    class Weighed(Module):
+        def configure_optimizers(self):
+            optimizer = torch.optim.Adam(self.parameters(), lr=0.01)
+            self.weigh = surefoot.weigh(optimizer, "tilted", eta=-1.0, warmup=1)
+            return optimizer
+
+        def training_step(self, batch, batch_idx):
+            x, y = batch
+            return self.weigh(nn.functional.mse_loss(self.net(x), y, reduction="none").squeeze(1))
+
+    module = Weighed()
+    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "accelerator": "cpu"}
+    pl.Trainer(max_epochs=2, accumulate_grad_batches=2, enable_model_summary=False, **quiet).fit(module, batches())
+    bare = Module()
+    optimizer = torch.optim.Adam(bare.parameters(), lr=0.01)
+    weigh = surefoot.weigh(optimizer, "tilted", eta=-1.0, warmup=1)
+    for _ in range(2):
+        for number, (x, y) in enumerate(batches(), 1):
+            losses = nn.functional.mse_loss(bare.net(x), y, reduction="none").squeeze(1)
+            (weigh(losses) / 2).backward()
+            if number % 2 == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+    assert torch.equal(module.weigh.seen, weigh.seen)
+    assert weigh.seen[0] == BATCHES
+    assert all(torch.equal(p, q) for p, q in zip(module.parameters(), bare.parameters()))
+    assert weigh.confidence()[0]["highest_tenth"] < 0.2

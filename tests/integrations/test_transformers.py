@@ -357,3 +357,40 @@ def test_the_best_model_is_an_average_and_is_not_averaged_again(tmp_path):
     assert trainer.evaluate(sentences())["eval_loss"] == pytest.approx(best, rel=1e-5)
     plain = transformers.Trainer(model, trainer.args, eval_dataset=sentences())
     assert plain.evaluate()["eval_loss"] == pytest.approx(best, rel=1e-5)
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_weights_of_tokens_through_compute_loss_func(tmp_path, accumulate):
+    """The Trainer of Transformers with ``compute_loss_func`` against a bare loop over the same batches."""
+
+    def losses_of(outputs, labels):
+        targets = labels[:, 1:]
+        logits = outputs.logits[:, :-1].transpose(1, 2)
+        return nn.functional.cross_entropy(logits, targets.clamp(min=0), reduction="none"), targets != -100
+
+    def make(model):
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+        return optimizer, surefoot.weigh(optimizer, "tilted", eta=-1.0, warmup=1)
+
+    model, other = causal(), causal()
+    optimizer, weigh = make(model)
+
+    def compute_loss(outputs, labels, num_items_in_batch=None):
+        losses, mask = losses_of(outputs, labels)
+        return weigh(losses, mask=mask) / accumulate
+
+    given = {"compute_loss_func": compute_loss, "optimizers": (optimizer, None)}
+    options = {"cls": transformers.Trainer, "optimizer": None, "given": given}
+    trainer_for(model, sentences(), tmp_path, gradient_accumulation_steps=accumulate, **options).train()
+    optimizer, by_hand = make(other)
+    batches = [transformers.default_data_collator(sentences()[i : i + BATCH]) for i in range(0, 24, BATCH)]
+    for number, batch in enumerate(batches[: STEPS * accumulate], 1):
+        losses, mask = losses_of(other(input_ids=batch["input_ids"]), batch["labels"])
+        (by_hand(losses, mask=mask) / accumulate).backward()
+        if number % accumulate == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+    torch.testing.assert_close(weigh.seen, by_hand.seen, rtol=1e-6, atol=1e-9)
+    assert weigh.seen[0] == STEPS
+    for mine, theirs in zip(model.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-7)

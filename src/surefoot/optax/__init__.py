@@ -20,6 +20,7 @@ for _package in ("jax", "optax"):
     require(_package, extra="jax")
 
 from surefoot.optax.averaging import AnytimeState, anytime, averaged_params  # noqa: E402
+from surefoot.optax.examples import ExampleState, ExampleWeights, weigh_examples  # noqa: E402
 from surefoot.optax.named import (  # noqa: E402
     adam,
     adam_cb,
@@ -44,6 +45,8 @@ from surefoot.optax.wrappers import SkipState, accumulate, confidence, skip_nonf
 __all__ = [
     "RULES",
     "AnytimeState",
+    "ExampleState",
+    "ExampleWeights",
     "Rule",
     "SkipState",
     "TiltState",
@@ -70,4 +73,5 @@ __all__ = [
     "scale_by_tilt",
     "skip_nonfinite",
     "standard_normal",
+    "weigh_examples",
 ]
