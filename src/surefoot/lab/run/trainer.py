@@ -130,7 +130,7 @@ class Trainer:
             # Reading the value is free on the CPU; an accelerator is not made to wait for it.
             value = loss.item() if on_cpu else loss.detach()
             if averages:
-                averages.update(value)
+                averages.update(value if self.weigh is None else self.weigh.weighted)
             if on_cpu and not value < MAX_LOSS:
                 return None, done, gradients
             total += value * len(index)
