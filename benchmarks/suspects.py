@@ -104,8 +104,9 @@ def study(seeds: int) -> str:
     head = ["wrong labels", "found by", "AUROC", "precision at the true number", "CPU seconds"]
     return (
         f"# Wrong labels found\n\n8 000 images of Fashion-MNIST, an MLP of 128 units, Adam at {RATE:g}, "
-        f"{EPOCHS} epochs; means over seeds 0 to {seeds - 1}. Of cleanlab its quality scores (self-confidence) from predictions of "
-        f"{FOLDS} folds.\n\n{markdown(head, rows)}\n\n```\npython benchmarks/suspects.py --seeds {seeds} --save\n```\n"
+        f"{EPOCHS} epochs; means over seeds 0 to {seeds - 1}. Of cleanlab its quality scores (self-confidence) from "
+        f"predictions of {FOLDS} folds.\n\n{markdown(head, rows)}\n\n"
+        f"```\npython benchmarks/suspects.py --seeds {seeds} --save\n```\n"
     )
 
 

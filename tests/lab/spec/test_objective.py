@@ -66,6 +66,22 @@ def test_a_run_with_weights_is_a_loop_with_weigh() -> None:
     assert row["strength"] == pytest.approx(weigh.confidence()[0]["strength"].item()) != 0
 
 
+def test_an_average_beside_weights_follows_the_weighted_loss() -> None:
+    """The plain loss rises when wrong labels are forgotten; an average that follows it would stay behind."""
+    trainer, seen = trainer_of("adam:lr=0.1,average=anytime,examples=tilted:-3"), []
+    weigh: Any = trainer.weigh
+
+    def update(loss: Tensor) -> None:
+        plain = weigh._last[0].mean()
+        seen.append((float(loss), float(weigh.weighted), float(plain)))
+
+    trainer.averages.update = update  # type: ignore[method-assign]
+    for _ in range(3):
+        trainer.run_epoch(1)
+    assert all(given == weighted for given, weighted, _ in seen)
+    assert all(given < plain for given, _, plain in seen[-trainer.steps_per_epoch :])
+
+
 def test_a_run_with_another_loss_is_validated_with_that_of_the_task() -> None:
     plain, gce = trainer_of("adam:lr=0.01"), trainer_of("adam:lr=0.01,loss=gce:0.7")
     first = plain.run_epoch(1), gce.run_epoch(1)
