@@ -55,7 +55,7 @@ PARTS = (
         ("adam", "adamucb", "adamcb", "adams"),
         won="They help here.",
         lost="Why: the weight contains the spread of the loss. Adam removes a constant factor, but the spread falls, "
-        "and the steps shrink with it, as with a lower learning rate. So give AdamS three times the rate:",
+        "and the steps shrink with it, as with a lower learning rate. Next, AdamS at three times the rate.",
     ),
     Part(
         "rate",
