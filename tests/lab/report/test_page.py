@@ -227,6 +227,23 @@ def test_it_prints_and_has_a_dark_mode(visit, lively, tmp_path):
     assert 3 <= len(re.findall(rb"/Type\s*/Page\b", pdf)) <= 12
 
 
+def test_a_printed_page_is_filled(visit, paired_runs, tmp_path):
+    few = paired_runs({"Adam": 0.0, "AdamUCB": 0.001, "AdamCB": 0.02, "AdamS": -0.01}, epochs=4, seeds=6)
+    page = visit(write_report(few, tmp_path / "few.html"), width=688)
+    page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+    page.emulate_media(media="print")
+    # a wider table would make every page smaller, with an empty margin
+    assert page.evaluate("document.documentElement.scrollWidth") <= 690
+    tops = "els => new Set(els.map(el => Math.round(el.getBoundingClientRect().top))).size"
+    assert page.locator("#learning-curves .plot").evaluate_all(tops) == 1  # three figures, three cards: a row
+    assert page.locator(".card").evaluate_all(tops) == 1
+    many = paired_runs({f"Adam lr={rate}": rate for rate in range(12)}, epochs=2, seeds=6)
+    page = visit(write_report(many, tmp_path / "many.html"), width=688)
+    page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+    page.emulate_media(media="print")
+    assert page.locator("#figure-0").evaluate("el => el.clientHeight") < 450  # below the verdict, on the first page
+
+
 NUMBERS = "(el, side) => [...el.querySelectorAll(`.${side}tick text`)].map(text => text.textContent)"
 
 

@@ -179,7 +179,7 @@
       annotations.push(write(`${figure.sides[1]} →`, { x: 1, y: 1, yref: "paper", xanchor: "right", ...side(figure.sides[1]) }));
     }
     return {
-      annotations, ...(figure.sides && { shapes: sidesOf(figure) }), height: figure.height + (above ? (TALL_ROW - ROW) * count : 0),
+      annotations, ...(figure.sides && { shapes: sidesOf(figure) }), ...(above && { height: figure.height + (TALL_ROW - ROW) * count }),
       margin: { l: above ? 12 : 54, r: noted && !above ? 24 + 0.58 * size * longestNote : 12, t: figure.sides ? 26 : above ? 0 : 10, b: 44 },
       yaxis: {
         tickfont: { size }, tickvals: figure.rows.map((_, y) => y), ticktext: figure.rows.map(([name]) => name), zeroline: false,
@@ -201,11 +201,18 @@
 
   // Low figures fill the end of a page; a long legend needs its room.
   function paperHeight(figure, traces) {
-    if (figure.kind === "curves") return 172;
-    return traces.filter((trace) => trace.showlegend !== false).length > 6 ? figure.height : Math.min(figure.height, 260);
+    if (figure.kind === "curves") return 150;
+    if (figure.rows) return Math.min(figure.height, 84 + (figure.sides ? 32 : 22) * figure.rows.length);
+    return traces.filter((trace) => trace.showlegend !== false).length > 6 ? figure.height : Math.min(figure.height, 230);
   }
 
-  function layoutOf(figure, traces, wide) {
+  // The width of a figure on paper, where three may stand in a row; a page is 688 wide.
+  function paperWidth(canvas) {
+    if (canvas.closest(".wide")) return 670;
+    return getComputedStyle(canvas.closest(".figures")).getPropertyValue("--columns").trim() === "3" ? 216 : 330;
+  }
+
+  function layoutOf(figure, traces, canvas) {
     const curves = figure.kind === "curves", rows = figure.rows ? rowsLayout(figure) : {}, own = { ...figure.layout, ...rows };
     const log = curves && isLog(figure);
     const range = curves ? clipped(traces, log) : undefined;
@@ -221,7 +228,7 @@
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
       font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: css("--ink") },
       margin: { l: narrow() ? 44 : 54, r: 12, t: 10, b: 44 }, height: figure.height, autosize: !printing,
-      ...(printing && { width: wide ? 670 : 325, height: paperHeight(figure, traces) }),
+      ...(printing && { width: paperWidth(canvas), height: paperHeight(figure, traces) }),
       hovermode: "closest", hoverdistance: 40,
       hoverlabel: { bgcolor: css("--paper"), bordercolor: css("--line"), font: { color: css("--ink"), size: 12 }, namelength: 40 },
       dragmode: touch ? false : "zoom",
@@ -238,7 +245,7 @@
       responsive: true, displaylogo: false, displayModeBar: touch ? false : "hover", scrollZoom: false,
       modeBarButtons: [["zoom2d", "pan2d", "resetScale2d"]],
     };
-    const canvas = canvases[i], layout = layoutOf(figure, traces, canvas.closest(".wide"));
+    const canvas = canvases[i], layout = layoutOf(figure, traces, canvas);
     canvas.style.height = `${layout.height}px`;
     Plotly.react(canvas, traces, layout, config);
     if (!drawn.has(i)) canvas.on("plotly_relayout", () => Ticks.fit(canvas, figure));

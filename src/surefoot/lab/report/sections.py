@@ -34,7 +34,7 @@ from surefoot.lab.report.context import (
 )
 from surefoot.lab.report.figures import BUDGET, CurveData, CurvePanel, Panel, curve_data, series_of
 from surefoot.lab.report.panels import differences_panel, profiles_panel, sensitivity, time_to_target_panel
-from surefoot.lab.report.tables import COLUMNS, MARKS, e_value, share, step_time
+from surefoot.lab.report.tables import COLUMNS, MARKS, difference, e_value, share, step_time
 from surefoot.lab.store import column
 
 if TYPE_CHECKING:
@@ -84,8 +84,8 @@ def report_sections(
             [Findings(findings)],
         ),
         Section("Divergences", content=[_divergences(groups)]),
-        Section("Provenance", content=[_provenance(groups)]),
-        Section("How to get it again", content=[_how_to_repeat(groups, command)]),
+        Section("Provenance", content=[provenance(groups)]),
+        Section("How to get it again", content=[how_to_repeat(groups, command)]),
     ]
     return [section for section in sections if not section.is_empty]
 
@@ -115,8 +115,8 @@ def story_sections(stories: Sequence[Story], command: str | None = None) -> list
     return [
         *sections,
         Section("Honesty checks", content=[Findings(list(findings))]),
-        Section("Provenance", content=[_provenance(compared)]),
-        Section("How to get it again", content=[_how_to_repeat(compared, command)]),
+        Section("Provenance", content=[provenance(compared)]),
+        Section("How to get it again", content=[how_to_repeat(compared, command)]),
     ]
 
 
@@ -284,7 +284,7 @@ def _course_table(group: TaskGroup, summary: Summary, series: dict[str, int]) ->
     cells: dict[str, Callable[[Course], str]] = {
         "last epoch": lambda course: plus_minus(course.last.mean, course.last.std),
         "best epoch": lambda course: plus_minus(course.best.mean, course.best.std),
-        "when": lambda course: "" if course.best_epoch is None else f"epoch {number(course.best_epoch)}",
+        "when": lambda course: "" if course.best_epoch is None else _unbroken(f"epoch {number(course.best_epoch)}"),
         "area under the curve": lambda course: plus_minus(course.area.mean, course.area.std),
         "seconds per epoch": lambda course: number(course.seconds.mean, 3),
         "peak memory": lambda course: "" if course.memory is None else f"{course.memory / 2**20:.0f} MB",
@@ -314,7 +314,7 @@ def _results_table(rows: Sequence[Comparison], series: dict[str, int]) -> Table:
         {"diverged"} if not any(r.counts.diverged for r in rows) else set()
     )
     columns = {name: cell for name, cell in COLUMNS.items() if name not in left_out}
-    columns["difference (95%)"] = lambda row: " ".join(filter(None, [COLUMNS["difference (95%)"](row), share(row)]))
+    columns["difference (95%)"] = lambda row: " ".join(filter(None, [_unbroken(difference(row)), share(row)]))
     intervals = _intervals(rows)
     return Table(
         list(columns),
@@ -334,6 +334,11 @@ def _results_table(rows: Sequence[Comparison], series: dict[str, int]) -> Table:
         whole=len(rows) <= _WHOLE,
         ends=("worse", "better") if first.higher_is_better else ("better", "worse"),
     )
+
+
+def _unbroken(text: str) -> str:
+    """Text that stays on one line, on paper too."""
+    return text.replace(" ", "\N{NO-BREAK SPACE}")
 
 
 def _intervals(rows: Sequence[Comparison]) -> list[Interval]:
@@ -506,7 +511,8 @@ def _divergences(groups: Sequence[TaskGroup]) -> Content:
     )
 
 
-def _provenance(groups: Sequence[TaskGroup]) -> Facts:
+def provenance(groups: Sequence[TaskGroup]) -> Facts:
+    """Software, hardware and data of the runs, and the options of every contestant."""
     runs = [run for group in groups for run in group.runs]
     facts: dict[str, Callable[[Run], Any]] = {
         "surefoot": lambda run: run.config.provenance.surefoot,
@@ -543,7 +549,7 @@ def _distinct(values: Iterable[Any]) -> str:
     return (", ".join(texts[:4]) + (f" and {len(texts) - 4} more" if len(texts) > 4 else "")) or "–"
 
 
-def _how_to_repeat(groups: Sequence[TaskGroup], command: str | None) -> Commands:
+def how_to_repeat(groups: Sequence[TaskGroup], command: str | None) -> Commands:
     """The commands that were recorded with the runs, or the one that is given."""
     recorded = [run.config.provenance.command for group in groups for run in group.runs]
     lines = command.splitlines() if command else [line for line in dict.fromkeys(recorded) if line]
