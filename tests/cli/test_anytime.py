@@ -17,6 +17,10 @@ def test_it_prints_and_writes_the_table(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, words)
     assert result.exit_code == 0, result.output
     assert "worst regret" in table.read_text()
+    assert "| --- |" not in result.output  # a table like that of `compare`; Markdown is for --table
+    page = tmp_path / "runs" / "report.html"
+    assert "minus the best peer" in page.read_text()
+    assert f"report: {page}" in result.output
     assert "surefoot anytime digits-lr --horizons 1,2 --margin 1%" in result.output
 
 

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from surefoot.cli.command import Optimizers, TaskName, echo, given_path, takes
-from surefoot.cli.compare import FirstSeed, Seeds
+from surefoot.cli.command import Optimizers, TaskName, echo, given_path, report_file, takes
+from surefoot.cli.compare import FirstSeed, ReportPath, Seeds
 from surefoot.lab.spec.options import RunOptions
 
 
@@ -32,6 +32,7 @@ def anytime(
         Path | None,
         typer.Option("--table", parser=given_path, metavar="PATH", help="Also write the table, as Markdown."),
     ] = None,
+    report: ReportPath = None,
 ) -> None:
     """Compare the first optimizer with the best of the others at every horizon: is it good at any time?
 
@@ -45,6 +46,7 @@ def anytime(
         grid = [float(part) for part in rates.split(",") if part]
     except ValueError:
         raise ValueError(f"--rates must be learning rates such as 1e-3,3e-3,1e-2, not {rates!r}") from None
+    path = report_file(report, options.out / "report.html")
     from surefoot.lab import horizons as lab
 
     results = lab.anytime(
@@ -62,6 +64,10 @@ def anytime(
     if not results.failures:
         if table is not None:
             results.write(table)
-        echo(results.to_markdown())
+        try:
+            written = results.report(path)
+        finally:
+            results.print()
+        echo(f"\nreport: {written}")
     if results.failures:
         raise typer.Exit(1)

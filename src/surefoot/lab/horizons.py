@@ -12,10 +12,11 @@ import torch
 
 from surefoot.lab.analyse.comparison import check_margin
 from surefoot.lab.analyse.groups import ContestantRuns, TaskGroup, metric_name, value_at
-from surefoot.lab.analyse.horizons import HEAD, OVERALL_HEAD, HorizonComparison, compare_at_horizons, over_all_horizons
-from surefoot.lab.analyse.stats import mean_std
-from surefoot.lab.analyse.verdicts import plus_minus
+from surefoot.lab.analyse.horizons import HEAD, OVERALL_HEAD, HorizonComparison, compare_at_horizons
+from surefoot.lab.analyse.verdicts import count
 from surefoot.lab.experiments import Setup, compute, prepare
+from surefoot.lab.report import ReportContext, write_page
+from surefoot.lab.report.horizons import HorizonTables
 from surefoot.lab.report.tables import markdown_table
 from surefoot.lab.run.pool import RunJob
 from surefoot.lab.spec.config import Purpose
@@ -24,6 +25,7 @@ from surefoot.lab.spec.options import FIRST_TUNE_SEED, MOST_EPOCHS, check_count,
 from surefoot.lab.spec.schedules import depends_on_length
 from surefoot.lab.spec.task import Task
 from surefoot.lab.store import Run, is_recorded, read_run, write_atomic
+from surefoot.lab.terminal import console
 
 
 @dataclass(frozen=True)
@@ -48,16 +50,19 @@ class HorizonResults:
         """The first contestant, or the one with this label, against the best of the others at each horizon."""
         return compare_at_horizons(self.groups, metric, self.margin, label)
 
+    def tables(self, metric: str = "valid_loss") -> HorizonTables:
+        """The tables, for the terminal and the page."""
+        return HorizonTables(self.table(metric), self.groups, self.rates)
+
+    def print(self) -> None:
+        """Print the verdict and the tables, and how to get them again."""
+        output = console()
+        output.print(self.tables())
+        output.print(self.command, markup=False, highlight=False, soft_wrap=True)
+
     def to_markdown(self, metric: str = "valid_loss") -> str:
         """The table, the worst regret, the verdict, and how to get it again."""
-        table = self.table(metric)
-        means = [
-            [
-                contestant.label,
-                *(_mean(self.groups[epochs], contestant.label, metric, epochs) for epochs in self.groups),
-            ]
-            for contestant in next(iter(self.groups.values())).contestants
-        ]
+        table, tables = self.table(metric), self.tables(metric)
         return "\n".join(
             [
                 f"{table.task}: {metric_name(metric)}, {table.label} against the best of its peers at each horizon\n",
@@ -65,8 +70,8 @@ class HorizonResults:
                 f"worst regret: {table.worst_regret}, after {table.worst.epochs} epochs\n",
                 f"{table.verdict}\n",
                 f"{table.label} over all horizons together: the mean of the logarithms, so that each counts the same\n",
-                markdown_table(OVERALL_HEAD, over_all_horizons(self.groups, metric)),
-                markdown_table([f"mean {metric_name(metric)} after epochs", *map(str, self.groups)], means),
+                markdown_table(OVERALL_HEAD, tables.over_all()),
+                markdown_table(tables.means_head(), tables.means()),
                 *([f"{self.rates}\n"] if self.rates else []),
                 f"```\n{self.command}\n```\n",
             ]
@@ -77,12 +82,13 @@ class HorizonResults:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(path, self.to_markdown().encode())
 
-
-def _mean(group: TaskGroup, label: str, metric: str, epochs: int) -> str:
-    contestant = next(entry for entry in group.contestants if entry.label == label)
-    values = [value for run in contestant.runs if (value := value_at(run, metric, epochs)) is not None]
-    sample = mean_std(values)
-    return plus_minus(sample.mean, sample.std)
+    def report(self, path: Path | str = "report.html") -> Path:
+        """Write the report, one HTML file that needs no network."""
+        table, contestants = self.table(), next(iter(self.groups.values())).contestants
+        subtitle = [count(len(contestants), "optimizer"), count(len(self.groups), "horizon")]
+        subtitle += [count(table.worst.comparison.pairs, "paired seed"), f"margin {self.margin}"]
+        title = f"{table.label} at any time on {table.task}"
+        return write_page(path, ReportContext(title, " · ".join(subtitle), self.tables().sections(self.command)))
 
 
 @shows_options

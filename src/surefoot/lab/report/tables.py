@@ -207,55 +207,62 @@ def below_table(rows: Sequence[Comparison]) -> list[str]:
 
 def _terminal_table(rows: list[Comparison], width: int) -> Iterator[Any]:
     """The table and below it the verdicts; it looks the same at 80 columns and beyond."""
-    from rich.table import Table
-    from rich.text import Text
-
     columns = {**COLUMNS, "difference (95%)": lambda row: "baseline" if row.is_baseline else difference(row), "": share}
     shown = ["optimizer", "n", "mean±std", "difference (95%)", "", "e (Holm)", "diverged"]
     if not any(row.counts.diverged for row in rows):
         shown.remove("diverged")
-    # Leave out columns instead of cutting numbers short; the verdict has divergences and the difference as well.
-    longest = max(len(word) for row in rows for word in ("optimizer", *row.label.split()))  # no word is broken
-    cells = {name: [columns[name](row) for row in rows] for name in shown}
-    left_out = []
-    for name in ("n", "diverged", "e (Holm)", "", "difference (95%)"):
-        widths = [max(map(len, [*_heading(column).split("\n"), *cells[column]])) for column in shown[1:]]
-        if name in shown and longest + 1 + sum(2 + width for width in widths) > width:
-            shown.remove(name)
-            left_out += [] if name == "n" else [name or "percent"]  # the verdicts have n as well
-    yield terminal_table([_heading(name) for name in shown], zip(*(cells[name] for name in shown)), longest, width)
-    if left_out:
-        yield Text(f" no room for: {', '.join(left_out)}; see the report", style="dim")
-    verdicts = Table.grid(padding=(0, 1))
-    for row in rows:
-        if not row.is_baseline:
-            mark = MARKS[row.verdict.outcome]
-            verdicts.add_row(Text(f" {mark.sign}", style=mark.colour), Text(headline(row)))
-    yield verdicts
+    cells = [[columns[name](row) for name in shown] for row in rows]
+    # The verdict has divergences and the difference as well.
+    yield from terminal_table(shown, cells, width, spare=("n", "diverged", "e (Holm)", "", "difference (95%)"))
+    yield verdict_list((MARKS[row.verdict.outcome], headline(row)) for row in rows if not row.is_baseline)
 
 
-def terminal_table(head: Sequence[str], rows: Iterable[Sequence[str]], longest: int = 0, width: int = 80) -> RichTable:
+def terminal_table(
+    head: Sequence[str], rows: Sequence[Sequence[str]], width: int, spare: Sequence[str] = ()
+) -> Iterator[Any]:
     """A table for a terminal, names on the left and numbers on the right; the one look of all commands.
 
+    Where there is no room, columns are left out instead of cutting numbers short, and named below the table.
+
     Args:
-        head: the headings.
+        head: the headings; a colon or a parenthesis begins a new line.
         rows: the cells.
-        longest: the length of the longest word of the first column, which is not broken.
         width: the columns of the terminal.
+        spare: the headings that may be left out, the first one first.
     """
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
 
+    cells = {name: [row[place] for row in rows] for place, name in enumerate(head)}
+    first, *others = head
+    longest = max(len(word) for text in (first, *cells[first]) for word in text.split() or [""])  # no word is broken
+    widths = {name: max(map(len, [*_heading(name).split("\n"), *cells[name]])) for name in others}
+    left_out = []
+    for name in spare:
+        if name in widths and longest + 1 + sum(2 + column for column in widths.values()) > width:
+            del widths[name]
+            left_out += [] if name == "n" else [name or "percent"]  # the verdicts have n as well
     table = Table(box=SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False)
-    for place, name in enumerate(head):
-        if place == 0:
-            table.add_column(name, overflow="fold", min_width=min(longest, width // 2))
-        else:
-            table.add_column(name, justify="right", no_wrap=True)
-    for row in rows:
-        table.add_row(*map(Text, row))
-    return table
+    table.add_column(_heading(first), overflow="fold", min_width=min(longest, width // 2))
+    for name in widths:
+        table.add_column(_heading(name), justify="right", no_wrap=True)
+    for texts in zip(*(cells[name] for name in (first, *widths))):
+        table.add_row(*map(Text, texts))
+    yield table
+    if left_out:
+        yield Text(f" no room for: {', '.join(left_out)}; see the report", style="dim")
+
+
+def verdict_list(verdicts: Iterable[tuple[Mark, str]]) -> RichTable:
+    """A line per verdict, with its sign."""
+    from rich.table import Table
+    from rich.text import Text
+
+    lines = Table.grid(padding=(0, 1))
+    for mark, sentence in verdicts:
+        lines.add_row(Text(f" {mark.sign}", style=mark.colour), Text(sentence))
+    return lines
 
 
 def _heading(name: str) -> str:

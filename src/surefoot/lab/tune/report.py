@@ -54,10 +54,9 @@ def print_tuning(studies: Sequence[StudyResult], notes: Sequence[str], command: 
     console = terminal.console()
     console.print(f"{plan.template.task.name}: {best_sentence(studies)}\n", style="bold", markup=False, highlight=False)
     console.print(f"{name}, {direction} is better", markup=False, highlight=False)
-    longest = max(len(row[0]) for row in rows)
     head = ["optimizer", metric_name(plan.metric), "best setting", "trials", "epochs"]
     cells = [[label, value, setting, trials, epochs] for label, setting, value, trials, epochs in rows]
-    console.print(terminal_table(head, cells, longest, console.width))
+    console.print(*terminal_table(head, cells, console.width, spare=("epochs", "trials")), sep="\n")
     for note in [*notes, *warnings(studies)]:
         console.print(f"note: {note}", markup=False, highlight=False, soft_wrap=True)
     if command:
