@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import linecache
+import re
 import sys
 import types
 from pathlib import Path
@@ -279,3 +280,17 @@ def test_an_optimizer_with_a_warm_up_of_its_own_gets_it():
 
     contestant = Contestant.create(None, Own, {"warmup": 3})
     assert (contestant.warmup, contestant.kwargs) == (0, {"warmup": 3})
+
+
+@pytest.mark.parametrize(
+    ("spec", "hint"),
+    [
+        ("adam:learning_rate=1", "Adam has no option 'learning_rate'; did you mean lr?"),
+        ("adams:wd=0.1", "AdamS has no option 'wd'; did you mean weight_decay?"),
+        ("sgd:averge=anytime", "SGD has no option 'averge'; did you mean average?"),
+        ("sgd:epsilon=1", "SGD has no option 'epsilon'; it has "),
+    ],
+)
+def test_an_unknown_option_has_a_suggestion(spec: str, hint: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(hint)):
+        Contestant.parse(spec).check()

@@ -19,7 +19,7 @@ import torch
 from surefoot.averaging.memory import find_memory
 from surefoot.lab.spec.code import FAULTS, RECORDED_AS, CodeError, error_text, fingerprint, import_module, load_file
 from surefoot.lab.spec.objective import find_loss, find_weigher
-from surefoot.lab.spec.schedules import SCHEDULES
+from surefoot.lab.spec.schedules import ANYTIME, SCHEDULES
 
 # A name, a dotted path, or "module:Class" / "file.py:Class"; options follow after a colon.
 _SPEC = re.compile(r"(?P<path>[^:=]+(?::[A-Za-z_][\w.]*(?=$|:))?)(?::(?P<options>.*))?", re.DOTALL)
@@ -33,6 +33,8 @@ _WITH_COLON = re.compile(r"(^|,)\s*(average|examples|loss)\s*=\s*([A-Za-z][^,'\"
 _TOO_LARGE = 1 << 63
 #: Options that are numbers in every optimizer that has them.
 _NUMBERS = ("lr", "weight_decay", "eta", "momentum", "eps")
+#: What other libraries call an option.
+_USUAL_NAMES = {"learning_rate": "lr", "l2": "weight_decay", "wd": "weight_decay", "epsilon": "eps"}
 #: Words that are values: as a text, "no" would count as true.
 _WORDS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False, "none": None}
 _WANTED = "give an optimizer class, or a function that makes an optimizer of a model's parameters"
@@ -159,7 +161,9 @@ class Contestant:
         """How often the arithmetic of the class, with these options, was changed since runs are recorded."""
         # Since then reference=True follows the authors' code more closely, and AdaMax has another default weighting.
         changed = self.kwargs.get("reference") or ("AdaMax" in self.class_path and "weighting" not in self.kwargs)
-        return int(bool(self.class_path.startswith("surefoot.") and changed))
+        # And the any-time average does not take the std of the loss below the usual one.
+        average = any(name.partition(":")[0] == ANYTIME for name in (self.average, *self.riders))
+        return int(bool(self.class_path.startswith("surefoot.") and changed)) + average
 
     def build(self, params: Iterable[Any], *, seed: int = 0, **defaults: Any) -> torch.optim.Optimizer:
         """Build the optimizer; one that draws its own noise (`seed` option) is given the run's seed.
@@ -194,7 +198,19 @@ class Contestant:
             if self.examples:
                 find_weigher(self.examples, optimizer)
         except (TypeError, ValueError, RuntimeError) as error:
-            raise ValueError(f"{self.spec!r}: {error}") from error
+            unknown = self._unknown_option() if isinstance(error, TypeError) else ""
+            raise ValueError(f"{self.spec!r}: {unknown or error}") from error
+
+    def _unknown_option(self) -> str:
+        """Which option the class does not have, and which one was probably meant; empty if it has all of them."""
+        accepted = accepted_options(self.cls)
+        name = next((name for name in self.kwargs if name not in accepted), None)
+        if name is None:
+            return ""
+        usual = _USUAL_NAMES.get(name, name)
+        near = difflib.get_close_matches(usual, [*sorted(accepted), *LAB_OPTIONS], n=1)
+        hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(sorted(accepted))}"
+        return f"{self.cls.__name__} has no option {name!r}; {hint}"
 
     def check_factory(self, params: Iterable[Any], **defaults: Any) -> None:
         """Refuse a function that makes no optimizer of these parameters."""
