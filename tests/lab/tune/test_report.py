@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Callable
 
 import pytest
+from rich.console import Console
 
 from studies import make_study
 from surefoot.lab.spec.task import Task
 from surefoot.lab.tune.report import (
+    TrialBars,
     best_sentence,
     best_so_far,
     heat_map,
+    print_tuning,
     sensitivity,
     table_header,
     table_rows,
-    trial_printer,
+    trial_display,
     tuning_sections,
     warnings,
 )
@@ -34,7 +38,9 @@ TRIALS = [
 
 
 def test_a_line_per_trial(capsys: pytest.CaptureFixture[str]) -> None:
-    print_trial = trial_printer("valid_loss", 1, 4)
+    with trial_display("valid_loss", 1, 4) as display:
+        print_trial = display.on_trial
+    print_trial(TrialOutcome("Adam [a]", "running", 0.9, epochs=1, last=4))  # which is no line
     print_trial(TrialOutcome("Adam [a]", "done", 0.5))
     print_trial(TrialOutcome("Adam [a]", "pruned", 0.75))
     print_trial(TrialOutcome("Adam [a]", "queued again", message="its process died"))
@@ -48,6 +54,41 @@ def test_a_line_per_trial(capsys: pytest.CaptureFixture[str]) -> None:
         "[3/4] Adam [a]: failed: too fast",
         "[4/4] Adam [a]: diverged",
     ]
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_bars_in_a_terminal(width: int) -> None:
+    out = io.StringIO()
+    label = "AdamS eta=0.000123 lr=0.00456 weight_decay=0.000789"
+    with TrialBars("valid_accuracy", 1, 4, Console(file=out, width=width, force_terminal=True), maximize=True) as bars:
+        for value, epochs in ((None, 0), (0.5, 2)):
+            bars.on_trial(TrialOutcome(label, "running", value, epochs=epochs, last=5))
+        bars.on_trial(TrialOutcome("SGD", "running", last=5))
+        bars.on_trial(TrialOutcome("SGD", "done", 0.75, epochs=5, last=5))
+        bars.on_trial(TrialOutcome("RMSprop", "done", 0.25, epochs=5, last=5))
+        bars.on_trial(TrialOutcome("NAdam", "failed", message="too fast"))
+        shown = Console(width=width)
+        with shown.capture() as text:
+            shown.print(bars._bars)
+    first, second, *rest = text.get().splitlines()
+    assert not rest  # a line for each bar, however narrow the terminal is
+    assert first.startswith("all trials ")
+    assert "3/4" in first
+    assert "best validation accuracy 0.75, " in first
+    assert second.startswith("AdamS eta=")
+    assert "2/5" in second
+    assert "NAdam: failed: too fast" in out.getvalue()
+
+
+def test_the_table_fits_80_columns_and_breaks_no_name(
+    tiny_task: MakeTask, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    tried = [TrialResult(0, {"lr": 0.00971, "eta": 0.0266, "weight_decay": 0.000123}, 0.5, "done", 8)]
+    print_tuning([make_study(tiny_task(), "adam", tried)], [], [])
+    lines = capsys.readouterr().out.splitlines()
+    assert any(line.startswith(" optimizer ") for line in lines)
+    assert max(map(len, lines)) <= 80
 
 
 def test_table(tiny_task: MakeTask) -> None:

@@ -110,20 +110,28 @@ class PlainLines(Progress):
         self._last_line = time.monotonic()
 
 
+def live_bars(console: Console) -> Any:
+    """The bars of all commands: a name, a bar, how much is done, and a note; a line each, however narrow it is."""
+    rich, column = require("rich.progress", extra="lab"), require("rich.table", extra="lab").Column
+    bar = 24 if console.width >= 100 else 10
+    name = column(no_wrap=True, overflow="ellipsis", max_width=console.width // 3)
+    note = column(no_wrap=True, overflow="ellipsis")
+    return rich.Progress(
+        rich.TextColumn("{task.description}", markup=False, table_column=name),
+        rich.BarColumn(bar, table_column=column(min_width=bar)),
+        rich.TextColumn("{task.completed:.0f}/{task.total:.0f}", table_column=column(no_wrap=True, min_width=7)),
+        rich.TextColumn("{task.fields[note]}", markup=False, table_column=note),
+        console=console,
+        transient=True,
+    )
+
+
 class LiveDisplay(Progress):
     """An overall bar, a bar per running run with its losses so far, and the time left."""
 
     def __init__(self, jobs: Sequence[RunJob], console: Console) -> None:
         super().__init__(jobs)
-        rich = require("rich.progress", extra="lab")
-        self._bars = rich.Progress(
-            rich.TextColumn("{task.description}", markup=False),
-            rich.BarColumn(bar_width=24),
-            rich.TextColumn("{task.completed:.0f}/{task.total:.0f}"),
-            rich.TextColumn("{task.fields[note]}", markup=False),
-            console=console,
-            transient=True,
-        )
+        self._bars = live_bars(console)
         self._overall = self._bars.add_task("all epochs", total=self.total, note="")
         self._rows: dict[int, Any] = {}
 

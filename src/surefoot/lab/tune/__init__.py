@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -18,9 +19,12 @@ from surefoot.lab.spec.schedules import depends_on_length
 from surefoot.lab.spec.task import Task
 from surefoot.lab.store import read_runs
 from surefoot.lab.tune.result import Tuning, compare_command
-from surefoot.lab.tune.search import OnTrial, Search, TrialOutcome, rungs_of
+from surefoot.lab.tune.search import Search, TrialOutcome, rungs_of
 from surefoot.lab.tune.space import DEFAULT_SPACE, Grid, Range, Space, budget_of, parse_values
 from surefoot.lab.tune.study import Studies, StudyResult, TrialResult, TuningPlan, storage_errors
+
+if TYPE_CHECKING:
+    from surefoot.lab.tune.report import TrialLines
 
 __all__ = ["Grid", "Range", "StudyResult", "TrialResult", "Tuning", "tune"]
 
@@ -74,9 +78,10 @@ def tune(
     with storage_errors():
         studies = Studies(storage)
         studies.fill(plans)
-        on_trial = _make_printer(studies, plans) if setup.options.progress else _ignore
-        search = Search(plans, storage, setup.checked_source, out, setup.options.jobs, on_trial)
-        search.run(pool_maker(_ignore), studies)
+        with _display(studies, plans) if setup.options.progress else nullcontext() as display:
+            on_trial = display.on_trial if display else _ignore
+            search = Search(plans, storage, setup.checked_source, out, setup.options.jobs, on_trial)
+            search.run(pool_maker(_ignore), studies)
         results = [studies.result(plan) for plan in plans]
     return Tuning(results, notes, compare_command(setup.source.spec, results, setup.seeds, epochs, setup.options))
 
@@ -165,11 +170,12 @@ def _check_seeds(setup: Setup, out: Path) -> None:
         )
 
 
-def _make_printer(studies: Studies, plans: Sequence[TuningPlan]) -> OnTrial:
-    from surefoot.lab.tune.report import trial_printer
+def _display(studies: Studies, plans: Sequence[TuningPlan]) -> TrialLines:
+    from surefoot.lab.tune.report import trial_display
 
     done = sum(len(studies.result(plan).trials) for plan in plans)
-    return trial_printer(plans[0].metric, done, total=sum(plan.budget for plan in plans))
+    total = sum(plan.budget for plan in plans)
+    return trial_display(plans[0].metric, done, total, maximize=plans[0].maximize)
 
 
 def _ignore(event: Event | TrialOutcome) -> None:

@@ -28,12 +28,19 @@ WAIT_SECONDS = 0.5
 
 @dataclass(frozen=True)
 class TrialOutcome:
-    """How a trial ended; one whose process died may be queued again."""
+    """How far a trial is, or how it ended; one whose process died may be queued again.
+
+    Args:
+        epochs: After how many epochs the value was taken.
+        last: How many epochs it is trained, if it is not stopped early.
+    """
 
     label: str
-    state: Literal["done", "pruned", "diverged", "failed", "queued again"]
+    state: Literal["running", "done", "pruned", "diverged", "failed", "queued again"]
     value: float | None = None
     message: str = ""
+    epochs: int = 0
+    last: int = 0
 
 
 OnTrial = Callable[[TrialOutcome], None]
@@ -48,7 +55,7 @@ class Search:
         source: The task.
         out: Folder of the run folders.
         jobs: How many trials are computed at once.
-        on_trial: Called when a trial of this search ends.
+        on_trial: Called when a trial of this search begins, was judged without being stopped, and ends.
     """
 
     plans: Sequence[TuningPlan]
@@ -91,25 +98,27 @@ class Search:
     def _compute(self, claimed: ClaimedTrial, pool: Pool, studies: Studies) -> None:
         """Compute a trial rung by rung, until its end or until it is stopped."""
         contestant = claimed.plan.contestant.with_options(claimed.options)
+        last = claimed.plan.rungs[-1]
+        self.on_trial(TrialOutcome(contestant.label, "running", last=last))
         for rung in claimed.plan.rungs:
             configs = [run_config(claimed, contestant, seed, rung) for seed in claimed.plan.seeds]
             jobs = [
                 RunJob(index, config, folder_of(self.out, config), self.source, contestant, jobs=self.jobs)
                 for index, config in enumerate(configs)
             ]
-            failed = [outcome for outcome in run_all(pool, jobs).values() if outcome.kind == "failed"]
-            for outcome in failed:
-                if outcome.fatal:  # nothing else could be written either; the next command computes the trial
-                    raise StoreError(outcome.message)
+            failed = [end for end in run_all(pool, jobs).values() if end.kind == "failed"]
+            for end in failed:
+                if end.fatal:  # nothing else could be written either; the next command computes the trial
+                    raise StoreError(end.message)
             try:
                 if failed:
-                    ended: TrialOutcome | None = _fail(claimed, contestant, failed, studies)
+                    outcome = _fail(claimed, contestant, failed, studies)
                 else:
-                    ended = _judge(claimed, contestant, [read_run(job.folder) for job in jobs], rung, studies)
+                    outcome = _judge(claimed, contestant, [read_run(job.folder) for job in jobs], rung, studies)
             except studies.given_up:
                 return
-            if ended is not None:
-                self.on_trial(ended)
+            self.on_trial(replace(outcome, epochs=rung, last=last))
+            if outcome.state != "running":
                 return
 
 
@@ -123,8 +132,8 @@ def _fail(claimed: ClaimedTrial, contestant: Contestant, failed: Sequence[Outcom
 
 def _judge(
     claimed: ClaimedTrial, contestant: Contestant, runs: Sequence[Run], rung: int, studies: Studies
-) -> TrialOutcome | None:
-    """Record a trial's value after a rung; its outcome if it ends there."""
+) -> TrialOutcome:
+    """Record a trial's value after a rung, and say whether it ends there."""
     plan, trial = claimed.plan, claimed.trial
     trial.set_user_attr("epochs", sum(min(last_epoch(run.epochs), rung) for run in runs))
     diverged = [run.seed for run in runs if _has_diverged(run, plan, rung)]
@@ -140,7 +149,7 @@ def _judge(
     if trial.should_prune():
         studies.end(claimed, None)
         return TrialOutcome(contestant.label, "pruned", value)
-    return None
+    return TrialOutcome(contestant.label, "running", value)
 
 
 def _has_diverged(run: Run, plan: TuningPlan, rung: int) -> bool:
