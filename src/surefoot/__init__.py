@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from surefoot import rules as rules
     from surefoot.averaging.anytime import Anytime as Anytime
     from surefoot.averaging.model import AnytimeModel as AnytimeModel
+    from surefoot.averaging.rate import AnytimeLR as AnytimeLR
     from surefoot.averaging.weights import WeightAverage as WeightAverage
     from surefoot.optim.loss_aware import LossAware as LossAware
     from surefoot.optim.loss_weighted import LossWeighted as LossWeighted
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 
 _HOME = {
     "Anytime": "averaging.anytime",
+    "AnytimeLR": "averaging.rate",
     "AnytimeModel": "averaging.model",
     "WeightAverage": "averaging.weights",
     "LossAware": "optim.loss_aware",

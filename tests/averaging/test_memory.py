@@ -177,6 +177,37 @@ def test_weights_of_a_spike_hardly_count() -> None:
     assert share(WithoutTrust()) > 0.6
 
 
+def overfitted(n: int) -> list[float]:
+    """The loss of a network that fits its training data: the loss and its std shrink together towards zero."""
+    draw = random.Random(0)
+    return [draw.gauss(1.0, 0.2) * 0.998**step for step in range(n)]
+
+
+class OwnStd(LossDriven):
+    """Without the usual std: distances are in units of the std of the moment."""
+
+    def forget(self, before, best, std, exp):  # type: ignore[no-untyped-def]
+        return super().forget(before, best, LossStats(*before[:4]).std, exp)
+
+    def trust(self, stats, exp):  # type: ignore[no-untyped-def]
+        return super().trust(stats._replace(usual=0.0), exp)
+
+
+def test_a_loss_that_shrinks_with_its_std_is_a_plateau_in_the_end() -> None:
+    """Its fall from 0.01 to 0.001 is small beside what was usual: the average remembers it all."""
+    losses = overfitted(4000)
+    assert sum(weights(losses, every=10)[2000:3000]) > 0.2
+    assert sum(weights(losses, OwnStd(), every=10)[2000:3000]) < 0.02
+
+
+def test_one_burst_does_not_raise_the_usual_std_for_long() -> None:
+    losses = noise(2000) + noise(100, 50.0, 30.0, seed=1) + noise(2000, seed=2)
+    average = WeightAverage([], every=10)
+    for loss in losses:
+        average.update(loss)
+    assert 0.09 < average.state.usual < 0.2  # its plain mean would be above 1
+
+
 @pytest.mark.parametrize("rise", [0.1, 0.3, 1.0, 100.0])
 def test_a_loss_that_has_risen_for_good_is_a_new_plateau(rise: float) -> None:
     """By 1 to 1000 std of the loss: without the mechanism the average stays with the weights before."""

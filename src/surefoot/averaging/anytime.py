@@ -18,7 +18,7 @@ from surefoot.averaging.buffers import (
     belong_to_batch_norm,
     has_batch_norm,
 )
-from surefoot.averaging.memory import EVERY, AverageState, LossDriven
+from surefoot.averaging.memory import AverageState, LossDriven
 from surefoot.averaging.weights import WeightAverage, are_finite, check_every, pack, reshard, started, swapped, unpack
 from surefoot.losses import RecordedLosses, TakesLoss, maximizes
 from surefoot.optim import checkpoint
@@ -245,6 +245,11 @@ class Anytime(Wrapper):
                 self._is_swapped = False
 
     @property
+    def span(self) -> Number:
+        """How many steps the average of the first group spans, as of its last update."""
+        return unpack(self.param_groups[0][NUMBERS]).span(self.every)
+
+    @property
     def is_averaged(self) -> bool:
         """Whether the averaged weights are in the model now."""
         return self._is_swapped
@@ -318,9 +323,9 @@ class Anytime(Wrapper):
         self._current_observers()
         result = []
         for group in self.param_groups:
-            numbers = dict(zip(AverageState._fields, group[NUMBERS].clone().unbind()))
-            shown = {name: numbers[name] for name in ("mean", "std", "skipped")}
-            result.append({**shown, "span": numbers["total"] * (self.every or EVERY)})
+            numbers = AverageState(*group[NUMBERS].clone().unbind())
+            shown = {name: getattr(numbers, name) for name in ("mean", "std", "skipped")}
+            result.append({**shown, "span": numbers.span(self.every)})
         if isinstance(self.base, TakesLoss):
             result = [{**own, **base} for own, base in zip(result, self.base.confidence())]
         return result

@@ -24,14 +24,18 @@ Stats = Any
 
 #: `best` follows a mean that is this many std above it within the memory of the loss, and hardly one that is nearer.
 RISE = 2.0
-#: The spread that losses are measured by is at most so many times one that grows no faster than the loss's memory.
+#: A std counts as at most so many times what it was before: the spread for trust, the usual one for the mean.
 SLACK = 2.0
+#: The usual std is that after the first losses: so many times the memory of the loss.
+FALL = 2.0
 #: Weights whose own loss is this many std above the mean are left out.
 SHOCK = 10.0
 #: Left to itself the average is updated at every so many steps in the end,
 EVERY = 20
 #: and before that the gap between two updates grows by one step after every so many.
 EARLY = 50
+#: The learning rate that goes with an average is halved when the average spans so many steps.
+SPAN = 300.0
 
 
 @dataclass(frozen=True)
@@ -54,7 +58,10 @@ class Memory:
         return after.std
 
     def forget(self, before: Stats, best: Number, std: Number, exp: Exp) -> Number:
-        """The factor by which this step's loss makes older weights count less; ``best`` and ``std`` are after it."""
+        """The factor by which this step's loss makes older weights count less.
+
+        ``best`` is after the step; ``std`` too, but not below the usual one of the run.
+        """
         return 1.0
 
     def accepts(self, stats: Stats, loss: Number) -> Any:
@@ -74,6 +81,9 @@ class LossDriven(Memory):
     loss falls the average follows, on a plateau it remembers everything since the plateau began, and weights of a spike
     hardly count. Where the mean stays above `best`, `best` follows it, slowly at first: a loss that has risen for good
     is a new plateau, and what was good before it is forgotten too.
+
+    Once a network fits its training data, the loss and its std both shrink towards zero, and in units of that std the
+    loss would fall for ever. So the std is not taken below the usual one, its mean over the steps so far.
 
     A loss that explodes inflates its own std, and would look near to `best` in units of that. So trust is measured by a
     std that may double at once and then grows no faster than the memory of the loss.
@@ -98,7 +108,7 @@ class LossDriven(Memory):
 
     def trust(self, stats: AverageState, exp: Exp) -> Number:
         gap = abs(stats.mean - stats.best)  # infinite before the first loss, when best is
-        return exp(-gap / self._unit(_lower(stats.std, SLACK * stats.spread)))
+        return exp(-gap / self._unit(_higher(stats.usual, _lower(stats.std, SLACK * stats.spread))))
 
     def accepts(self, stats: Stats, loss: Number) -> Any:
         return (loss - stats.mean <= SHOCK * stats.std) | (stats.std == 0)
@@ -124,9 +134,23 @@ def gap_after(steps: Number, every: int | None) -> Number:
     return _lower(EVERY, 1 + steps // EARLY) if every is None else every
 
 
+def rate_factor(steps: Number, span: float) -> Number:
+    """What the learning rate is multiplied by while the average spans so many steps.
+
+    >>> rate_factor(0.0, 300), rate_factor(300.0, 300), rate_factor(2700.0, 300)
+    (1.0, 0.5, 0.1)
+    """
+    return 1 / (1 + steps / span)
+
+
 def _lower(a: Number, b: Number) -> Number:
     """The lower of two numbers that are not negative, of any kind."""
     return (a <= b) * a + (a > b) * b
+
+
+def _higher(a: Number, b: Number) -> Number:
+    """The higher of two numbers of any kind."""
+    return (a > b) * a + (a <= b) * b
 
 
 @dataclass(frozen=True)
@@ -154,6 +178,8 @@ class AverageState(NamedTuple):
 
     ``total`` is the weight of the average, ``forget`` what the losses since its last update have to make of it, and
     ``pending`` the number of steps since then. ``spread`` is a std of the losses that a single one hardly changes.
+    ``usual`` is the mean of the std over all steps but the first, where the std is that of the fall of the loss; one
+    that is more than twice the mean so far counts as twice that.
     """
 
     count: Number = 0.0  # type: ignore[assignment]
@@ -165,14 +191,21 @@ class AverageState(NamedTuple):
     forget: Number = 1.0
     pending: Number = 0.0
     spread: Number = 0.0
+    usual: Number = 0.0
 
     def with_step(self, memory: Memory, after: Stats, exp: Exp) -> AverageState:
         """The state after one step more, whose loss has made the statistics what they are ``after`` it."""
         count, mean, std = after[:3]
-        best = memory.best(self, after)
-        forget = self.forget * memory.forget(self, best, std, exp)
-        spread = memory.spread(self, after)
-        return AverageState(count, mean, std, best, self.skipped, self.total, forget, self.pending + 1, spread)
+        best, spread = memory.best(self, after), memory.spread(self, after)
+        counted = count - FALL / (1 - memory.loss_beta)
+        limited = _lower(std, SLACK * self.usual + (self.usual == 0) * std)
+        usual = self.usual + (counted >= 1) / _higher(counted, 1.0) * (limited - self.usual)
+        forget = self.forget * memory.forget(self, best, _higher(usual, std), exp)
+        return AverageState(count, mean, std, best, self.skipped, self.total, forget, self.pending + 1, spread, usual)
+
+    def span(self, every: int | None) -> Number:
+        """How many steps the average spans."""
+        return self.total * (EVERY if every is None else every)
 
     def is_due(self, every: int | None) -> Any:
         """Whether the newest weights are to enter the average.
@@ -205,6 +238,19 @@ MEMORIES: dict[str, tuple[type[Memory], str]] = {
     "ema": (Exponential, "decay"),
     "uniform": (Memory, ""),
 }
+
+
+#: How often the arithmetic of a memory was changed since runs with it are recorded.
+REVISIONS = {"anytime": 1}
+
+
+def revision_of(memory: str) -> int:
+    """How often the arithmetic of a memory was changed, by its name.
+
+    >>> revision_of("anytime:0.1"), revision_of("poly:8")
+    (1, 0)
+    """
+    return REVISIONS.get(memory.partition(":")[0], 0)
 
 
 def find_memory(memory: str | Memory) -> Memory:

@@ -72,6 +72,11 @@ class WeightAverage:
             self.commit(are_finite(self.tensors))
 
     @property
+    def span(self) -> Number:
+        """How many steps the average spans, as of its last update."""
+        return self.state.span(self.every)
+
+    @property
     def room(self) -> int:
         """How many steps may pass until the next update."""
         return gap_after(self.before, self.every) - self.pending
@@ -234,6 +239,8 @@ def pack(state: AverageState) -> Tensor:
 
 def unpack(vector: Tensor) -> AverageState:
     """The state in a vector, as floats or, on a device, as 0-d tensors."""
+    if vector.numel() == len(AverageState._fields) - 1:  # before the usual std was kept
+        vector = torch.cat([vector, vector[2:3]])
     if vector.numel() != len(AverageState._fields):
         raise ValueError(
             f"the checkpoint's average has {vector.numel()} numbers, this version keeps {len(AverageState._fields)}; "

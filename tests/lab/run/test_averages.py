@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
+from torch.nn import functional as F
 
+import surefoot
 from surefoot.averaging.weights import WeightAverage
 from surefoot.lab.run.averages import Averages
 from surefoot.lab.run.runner import contestant_of, run, without_timing
@@ -104,3 +107,50 @@ def test_the_run_uses_the_library_average() -> None:
     with expected.averaged():
         trainer.model.eval()
         assert row["valid_loss"] == trainer._validate()["valid_loss"]
+
+
+def test_the_anytime_schedule_is_that_of_the_library() -> None:
+    """The lab's rate follows the span at every step, the scheduler's at most forty steps later."""
+    task = find_task("digits-lr", subset=300, batch_size=16)
+    losses: list[float] = []
+    task = replace(task, loss=lambda outputs, targets: noted(F.cross_entropy(outputs, targets), losses))
+    contestant = Contestant.parse("adam:lr=0.01,schedule=anytime")
+    trainer = Trainer(RunConfig.plan(digits(), contestant, seed=0, epochs=30), task, contestant)
+    rates: list[float] = []
+    trainer.optimizer.register_step_pre_hook(lambda optimizer, *_: rates.append(optimizer.param_groups[0]["lr"]))
+    for epoch in range(1, 31):
+        trainer.run_epoch(epoch)
+    weights = torch.zeros(1, requires_grad=True)
+    weights.grad = torch.zeros(1)
+    optimizer = surefoot.Anytime(torch.optim.SGD([weights], lr=0.01))
+    scheduler = surefoot.AnytimeLR(optimizer)
+    assert rates[-1] < 0.009
+    for loss, rate in zip(losses, rates, strict=True):
+        assert abs(scheduler.get_last_lr()[0] - rate) < 0.0005
+        optimizer.step(loss=loss)
+        scheduler.step()
+
+
+def noted(loss: Tensor, losses: list[float]) -> Tensor:
+    """A loss that is written down in training."""
+    if loss.requires_grad:
+        losses.append(loss.item())
+    return loss
+
+
+def test_a_run_with_the_anytime_schedule_goes_on_bit_for_bit() -> None:
+    first, second = (trainer_of("adam:lr=0.01,schedule=anytime") for _ in range(2))
+    for epoch in (1, 2, 3):
+        first.run_epoch(epoch)
+    second.load_state(copy.deepcopy(first.state()))
+    assert without_timing(first.run_epoch(4)) == without_timing(second.run_epoch(4))
+    assert first.optimizer.param_groups[0]["lr"] < 0.01
+
+
+def test_runs_of_an_average_of_another_arithmetic_are_other_runs() -> None:
+    """Those that were recorded before have no revision, and keep their keys."""
+    config = RunConfig.plan(digits(), Contestant.parse("adam:average=anytime"), seed=0, epochs=1)
+    assert config.optimizer.memory_revision == 1
+    before = config.with_changes(optimizer=replace(config.optimizer, memory_revision=0))
+    assert before.key != config.key
+    assert RunConfig.from_json(before.to_json()).with_changes().key == before.key

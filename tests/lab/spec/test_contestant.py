@@ -262,7 +262,7 @@ def test_options_of_the_lab():
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("adam:schedule=exp", "unknown schedule 'exp'; choose cosine or linear or wsd or invsqrt"),
+        ("adam:schedule=exp", "unknown schedule 'exp'; choose cosine or linear or wsd or invsqrt or anytime"),
         ("adam:warmup=0.5", "warmup must be a whole number of steps, such as warmup=100, not 0.5"),
         ("adam:average=poly:x", "unknown average 'poly:x'; choose anytime"),
         ("adam:average=swa", "unknown average 'swa'; choose anytime"),

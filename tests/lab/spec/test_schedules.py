@@ -23,6 +23,7 @@ def test_decays_after_the_warm_up() -> None:
     assert factor("linear", 10, 60, 110) == 0.5
     assert [factor("wsd", 0, step, 10) for step in (0, 8, 9)] == [1.0, 1.0, 0.5]
     assert factor("invsqrt", 25, 99, 10**6) == 0.5
+    assert factor("anytime", 0, 5, 10, span=300.0) == 0.5
     assert factor(None, 0, 5, 10) == factor("linear", 9, 9, 9) == 1
 
 

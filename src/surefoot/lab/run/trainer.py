@@ -23,11 +23,12 @@ import torch
 from torch import Tensor
 
 import surefoot
+from surefoot.averaging.weights import WeightAverage
 from surefoot.lab.run.averages import Averages
 from surefoot.lab.spec.code import FAULTS, error_text
 from surefoot.lab.spec.contestant import Contestant
 from surefoot.lab.spec.objective import find_weigher, losses_of
-from surefoot.lab.spec.schedules import factor
+from surefoot.lab.spec.schedules import ANYTIME, factor
 from surefoot.lab.spec.task import accuracy
 
 if TYPE_CHECKING:
@@ -57,6 +58,8 @@ class Trainer:
         self._base_lrs = [group["lr"] for group in self.optimizer.param_groups] if self._moves_lr else []
         buffers = [buffer for buffer in self.model.buffers() if buffer.is_floating_point()]
         self.averages = Averages([*self.params, *buffers], contestant.average, contestant.riders)
+        # What it spans is all that the schedule asks of it, so it averages nothing.
+        self._memory = WeightAverage([]) if self.schedule == ANYTIME else None
         self.weigh = find_weigher(contestant.examples, self.optimizer, self.seed) if contestant.examples else None
         self._loss = self._objective(contestant.loss)
         self._step = _stepper(self.optimizer)
@@ -129,8 +132,11 @@ class Trainer:
             done += 1
             # Reading the value is free on the CPU; an accelerator is not made to wait for it.
             value = loss.item() if on_cpu else loss.detach()
-            if averages:
-                averages.update(value if self.weigh is None else self.weigh.weighted)
+            if averages or self._memory:
+                minimised = value if self.weigh is None else self.weigh.weighted
+                averages.update(minimised)
+                if self._memory:
+                    self._memory.update(minimised)
             if on_cpu and not value < MAX_LOSS:
                 return None, done, gradients
             total += value * len(index)
@@ -182,7 +188,8 @@ class Trainer:
             getattr(self.optimizer, mode)()
 
     def _set_lr(self, step: int) -> None:
-        now = factor(self.schedule, self.warmup, step, self.epochs * self.steps_per_epoch)
+        span = float(self._memory.span) if self._memory else 0.0
+        now = factor(self.schedule, self.warmup, step, self.epochs * self.steps_per_epoch, span)
         for group, lr in zip(self.optimizer.param_groups, self._base_lrs):
             group["lr"] = lr * now
 
@@ -190,7 +197,9 @@ class Trainer:
         """What a checkpoint holds of this trainer."""
         averages = {"averages": self.averages.state_dict()} if self.averages else {}
         weigh = {"weigh": self.weigh.state_dict()} if self.weigh else {}
-        return {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict(), **averages, **weigh}
+        memory = {"memory": self._memory.state_dict()} if self._memory else {}
+        model, optimizer = self.model.state_dict(), self.optimizer.state_dict()
+        return {"model": model, "optimizer": optimizer, **averages, **weigh, **memory}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         self.model.load_state_dict(state["model"])
@@ -198,6 +207,8 @@ class Trainer:
         self.averages.load_state_dict(state.get("averages", {}))
         if self.weigh:
             self.weigh.load_state_dict(state["weigh"])
+        if self._memory:
+            self._memory.load_state_dict(state["memory"])
 
 
 def task_fault(task: Task, config: RunConfig) -> str:

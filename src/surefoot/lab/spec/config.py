@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args, get_origin, get_type_hints
 
 import surefoot
+from surefoot.averaging.memory import revision_of
 from surefoot.lab.spec.code import RECORDED_AS, fingerprint, task_fingerprint
 from surefoot.lab.spec.schedules import depends_on_length
 from surefoot.lab.spec.task import Task
@@ -107,6 +108,7 @@ class OptimizerConfig:
         examples: The rule that weighs the examples.
         loss: The loss in place of the cross-entropy.
         riders: Averages that are validated beside it; each is a run of its own, which `Run.riders` gives.
+        memory_revision: How often the arithmetic of one of these averages was changed.
     """
 
     label: str
@@ -122,6 +124,12 @@ class OptimizerConfig:
     examples: str = field(default="", metadata=_IF_GIVEN)
     loss: str = field(default="", metadata=_IF_GIVEN)
     riders: tuple[str, ...] = field(default=(), metadata=_IF_GIVEN)
+    memory_revision: int = field(default=0, metadata=_IF_GIVEN)
+
+    def with_average(self, name: str) -> OptimizerConfig:
+        """The same with this average as its own (empty: none), and without riders."""
+        revision = self.memory_revision if revision_of(name) else 0
+        return replace(self, average=name, riders=(), memory_revision=revision)
 
     @property
     def lab_options(self) -> dict[str, Any]:
@@ -244,6 +252,7 @@ class RunConfig:
                 riders=contestant.riders,
                 code=contestant.code(),
                 revision=contestant.revision(),
+                memory_revision=max(map(revision_of, (contestant.average, *contestant.riders))),
                 position=position,
             ),
             seed=seed,
@@ -284,6 +293,7 @@ class RunConfig:
                 **({"revision": optimizer.revision} if optimizer.revision else {}),
                 **{name: value for name, value in optimizer.lab_options.items() if name != "schedule"},
                 **({"riders": list(optimizer.riders)} if optimizer.riders else {}),
+                **({"memory_revision": optimizer.memory_revision} if optimizer.memory_revision else {}),
             },
             "seed": self.seed,
             "threads": self.threads,

@@ -19,7 +19,7 @@ import torch
 from surefoot.averaging.memory import find_memory
 from surefoot.lab.spec.code import FAULTS, RECORDED_AS, CodeError, error_text, fingerprint, import_module, load_file
 from surefoot.lab.spec.objective import find_loss, find_weigher
-from surefoot.lab.spec.schedules import ANYTIME, SCHEDULES
+from surefoot.lab.spec.schedules import SCHEDULES
 
 # A name, a dotted path, or "module:Class" / "file.py:Class"; options follow after a colon.
 _SPEC = re.compile(r"(?P<path>[^:=]+(?::[A-Za-z_][\w.]*(?=$|:))?)(?::(?P<options>.*))?", re.DOTALL)
@@ -161,9 +161,7 @@ class Contestant:
         """How often the arithmetic of the class, with these options, was changed since runs are recorded."""
         # Since then reference=True follows the authors' code more closely, and AdaMax has another default weighting.
         changed = self.kwargs.get("reference") or ("AdaMax" in self.class_path and "weighting" not in self.kwargs)
-        # And the any-time average does not take the std of the loss below the usual one.
-        average = any(name.partition(":")[0] == ANYTIME for name in (self.average, *self.riders))
-        return int(bool(self.class_path.startswith("surefoot.") and changed)) + average
+        return int(bool(self.class_path.startswith("surefoot.") and changed))
 
     def build(self, params: Iterable[Any], *, seed: int = 0, **defaults: Any) -> torch.optim.Optimizer:
         """Build the optimizer; one that draws its own noise (`seed` option) is given the run's seed.

@@ -100,11 +100,9 @@ class Run:
 
     def _rider(self, name: str) -> Run:
         optimizer = replace(
-            self.config.optimizer,
+            self.config.optimizer.with_average(name),
             label=f"{self.label} average={name}",
             spec=f"{self.config.optimizer.spec}{',' if ':' in self.config.optimizer.spec else ':'}average={name}",
-            average=name,
-            riders=(),
         )
         own = f"@{name}"
         rows = Rows(
@@ -118,7 +116,7 @@ class Run:
         if not self.config.optimizer.riders:
             return self
         rows = Rows({column: value for column, value in row.items() if "@" not in column} for row in self.epochs)
-        optimizer = replace(self.config.optimizer, riders=())
+        optimizer = self.config.optimizer.with_average(self.config.optimizer.average)
         return replace(self, config=self.config.with_changes(optimizer=optimizer), epochs=rows)
 
     @property
