@@ -118,6 +118,13 @@ def test_the_reference_has_every_public_name(site: Path, pages: dict[Path, Html]
     assert names <= anchors
 
 
+def test_shared_options_are_shown_with_their_defaults(pages: dict[Path, Html]) -> None:
+    made = "".join(path.read_text() for path in pages if "reference" in path.parts)
+    shown = re.sub(r"<[^>]+>", "", made)
+    assert re.search(r"gain\s*=\s*\(0\.3,\s*1\.5\)", shown)
+    assert not re.search(r"=\s*\.\.\.\s*[,)]", shown)
+
+
 def test_the_help_of_every_command_is_shown(site: Path, pages: dict[Path, Html]) -> None:
     from typer.main import get_command
 
