@@ -208,6 +208,13 @@ def test_it_fits_a_phone(visit, lively, tmp_path):
     assert page.locator("table.results tbody tr").first.evaluate("el => getComputedStyle(el).display") == "grid"
 
 
+def test_the_results_fit_a_tablet(visit, paired_runs, tmp_path):
+    runs = paired_runs({"Adam": 0.0, "AdamUCB": 0.001, "AdamCB": 0.02}, epochs=2, seeds=6)
+    page = visit(write_report(runs, tmp_path / "report.html"), width=768)
+    scrolls = "els => els.filter(el => el.scrollWidth > el.clientWidth + 1).length"
+    assert page.locator("#results .scroll").evaluate_all(scrolls) == 0
+
+
 def test_it_prints_and_has_a_dark_mode(visit, lively, tmp_path):
     page = visit(write_report(lively, tmp_path / "report.html"), color_scheme="dark")
     ink = "() => document.getElementById('figure-1').layout.font.color"

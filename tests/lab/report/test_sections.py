@@ -174,3 +174,16 @@ def test_a_fork_says_that_it_is_one(forked, tmp_path):
     start = write_report(forked(at=0), tmp_path / "start.html").read_text()
     assert "Optimizers on digits-lr, forked at the initial weights of Adam" in start
     assert "A fork" not in write_report([], tmp_path / "none.html").read_text()
+
+
+def test_runs_without_a_recorded_peak_memory_are_named(paired_runs, tmp_path):
+    runs = paired_runs({"Adam": 0.0, "AdamS": 0.01}, epochs=2)
+    older = write_report(runs, tmp_path / "older.html").read_text()
+    assert "peak memory was not recorded with these runs, which are older or imported" in older
+    for run in runs:
+        if run.label == "Adam":
+            for row in run.epochs:
+                row["peak_memory"] = 3 * 2**20
+    mixed = write_report(runs, tmp_path / "mixed.html").read_text()
+    assert "3 MB" in mixed
+    assert "peak memory was not recorded with the runs of AdamS, which" in mixed

@@ -169,7 +169,7 @@
     const longestNote = Math.max(...figure.rows.map(([, note]) => note.length));
     const size = figure.sides ? 13 : 11;
     const write = (text, place) => ({ text, showarrow: false, xref: "paper", font: { size }, ...place });
-    const raised = { yanchor: "bottom", yshift: 11 };
+    const raised = { yanchor: "bottom", yshift: figure.sides ? 20 : 11 }; // above the dots of the seeds
     const annotations = figure.rows.flatMap(([name, note], y) => [
       ...(above ? [write(name, { x: 0, y, xanchor: "left", ...raised })] : []),
       ...(note ? [write(note, { x: 1, y, xanchor: above ? "right" : "left", ...(above ? raised : { xshift: 8 }) })] : []),

@@ -302,10 +302,20 @@ def _course_table(group: TaskGroup, summary: Summary, series: dict[str, int]) ->
         ["optimizer", *shown],
         rows,
         f"{metric_name(metric).capitalize()} along the way, and what an epoch costs",
-        "area: the mean over all epochs; the best epoch was chosen on the validation data, which flatters it",
+        "area: the mean over all epochs; the best epoch was chosen on the validation data, which flatters it"
+        + _memory_note(paths),
         missing="–",
         whole=len(rows) <= _WHOLE,
     )
+
+
+def _memory_note(paths: Sequence[Course]) -> str:
+    """Which contestants have no peak memory; empty if all have."""
+    unknown = [course.label for course in paths if course.memory is None]
+    if not unknown:
+        return ""
+    whose = "these runs" if len(unknown) == len(paths) else f"the runs of {', '.join(unknown)}"
+    return f"; peak memory was not recorded with {whose}, which are older or imported"
 
 
 def _results_table(rows: Sequence[Comparison], series: dict[str, int]) -> Table:
