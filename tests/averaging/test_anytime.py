@@ -528,6 +528,69 @@ def test_the_average_can_be_restarted_from_other_weights() -> None:
         optimizer.restart_average()
 
 
+def test_the_average_that_was_handed_over_is_not_averaged_again() -> None:
+    model, optimizer = trained()
+    average = list(optimizer.averaged_state_dict(model).values())
+    assert not optimizer.is_averaged
+    optimizer.hand_over()
+    assert optimizer.is_averaged
+    copied_model, copied = copy.deepcopy((model, optimizer))
+    for net, opt in ((model, optimizer), (copied_model, copied)):
+        assert_equal(average, list(opt.averaged_state_dict(net).values()))
+        with opt.averaged():
+            assert_equal(average, list(net.state_dict().values()))
+        assert_equal(average, list(net.state_dict().values()))
+
+
+def test_after_other_weights_or_a_step_the_average_that_was_handed_over_is_history() -> None:
+    model, optimizer = trained()
+    weights, average = copy.deepcopy(model.state_dict()), optimizer.averaged_state_dict(model)
+    optimizer.hand_over()
+    model.load_state_dict(weights)
+    assert not optimizer.is_averaged
+    assert_equal(list(average.values()), list(optimizer.averaged_state_dict(model).values()))
+    optimizer.hand_over()
+    train(model, optimizer, range(8, 9))
+    assert not optimizer.is_averaged
+    with optimizer.averaged():
+        assert optimizer.is_averaged
+        with pytest.raises(RuntimeError, match=r"hand_over\(\) was called inside"):
+            optimizer.hand_over()
+
+
+def test_a_base_that_writes_behind_autograds_back_ends_a_hand_over_too() -> None:
+    class Behind(torch.optim.SGD):
+        def step(self, closure: Any = None) -> None:  # type: ignore[override]
+            for p in self.param_groups[0]["params"]:
+                p.data.sub_(p.grad, alpha=0.1)
+
+    model = make_model()
+    optimizer = Anytime(Behind(model.parameters(), lr=0.1), every=100)
+    train(model, optimizer, range(8))
+    optimizer.hand_over()
+    train(model, optimizer, range(8, 9))
+    assert not optimizer.is_averaged
+
+
+def test_buffers_of_an_average_that_was_handed_over_are_kept_and_recomputed() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
+    optimizer = Anytime(torch.optim.SGD(model.parameters(), lr=0.1), model=model, every=3)
+    for x in torch.randn(5, 8, 3):
+        optimizer.zero_grad()
+        loss = model(x).pow(2).mean()
+        loss.backward()
+        optimizer.step(loss=loss)
+    average = list(optimizer.averaged_state_dict(model).values())
+    optimizer.hand_over()
+    assert_equal(average, list(optimizer.averaged_state_dict(model).values()))
+    optimizer.update_bn([torch.ones(8, 3)])
+    with optimizer.averaged():
+        inside = copy.deepcopy(model.state_dict())
+    assert not torch.equal(inside["1.running_mean"], average[2])
+    assert_equal(list(inside.values()), list(model.state_dict().values()))
+
+
 def test_a_base_that_raises_leaves_an_average_that_goes_on() -> None:
     model, optimizer = trained(every=1)
     weights = averages(model, optimizer)

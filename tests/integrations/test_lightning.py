@@ -450,6 +450,11 @@ def test_validation_and_the_end_of_training_have_the_average(tmp_path):
     assert torch.equal(module.validated[-1], validated[1])
     averaged = optimizer.averaged_state_dict(bare)
     assert all(torch.equal(value, averaged[name]) for name, value in module.state_dict().items())
+    [its_own] = trainer.optimizers
+    assert its_own.is_averaged
+    assert all(torch.equal(value, averaged[name]) for name, value in its_own.averaged_state_dict(module).items())
+    with its_own.averaged():
+        assert all(torch.equal(value, averaged[name]) for name, value in module.state_dict().items())
     trainer.save_checkpoint(tmp_path / "end.ckpt")
     saved = torch.load(tmp_path / "end.ckpt", weights_only=True)
     assert all(torch.equal(value, averaged[name]) for name, value in saved["state_dict"].items())

@@ -345,7 +345,7 @@ def test_resuming_goes_on_with_the_trained_weights(tmp_path):
 
 
 def test_the_best_model_is_an_average_and_is_not_averaged_again(tmp_path):
-    trainer, model, _ = averaging(
+    trainer, model, optimizer = averaging(
         tmp_path,
         eval_strategy="steps",
         eval_steps=2,
@@ -357,6 +357,10 @@ def test_the_best_model_is_an_average_and_is_not_averaged_again(tmp_path):
     assert trainer.evaluate(sentences())["eval_loss"] == pytest.approx(best, rel=1e-5)
     plain = transformers.Trainer(model, trainer.args, eval_dataset=sentences())
     assert plain.evaluate()["eval_loss"] == pytest.approx(best, rel=1e-5)
+    best_weights = snapshot(model)
+    assert all(torch.equal(value, best_weights[name]) for name, value in optimizer.averaged_state_dict(model).items())
+    with optimizer.averaged():
+        assert plain.evaluate()["eval_loss"] == pytest.approx(best, rel=1e-5)
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])

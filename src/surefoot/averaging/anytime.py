@@ -19,7 +19,18 @@ from surefoot.averaging.buffers import (
     has_batch_norm,
 )
 from surefoot.averaging.memory import AverageState, LossDriven
-from surefoot.averaging.weights import WeightAverage, are_finite, check_every, pack, reshard, started, swapped, unpack
+from surefoot.averaging.weights import (
+    WeightAverage,
+    are_finite,
+    check_every,
+    pack,
+    put,
+    reshard,
+    started,
+    swapped,
+    unpack,
+    version_of,
+)
 from surefoot.losses import RecordedLosses, TakesLoss, maximizes
 from surefoot.optim import checkpoint
 from surefoot.optim.engines.base import Group
@@ -64,7 +75,7 @@ class Anytime(Wrapper):
     ['bias', 'weight']
     """
 
-    settings = ("memory", "every", "device", "_averages", "_buffers")
+    settings = ("memory", "every", "device", "_averages", "_buffers", "_handed_over")
     # A step without hooks and profilers is not wrapped for them.
     profile_hook_step = staticmethod(LossAware.profile_hook_step)
 
@@ -92,6 +103,8 @@ class Anytime(Wrapper):
         self.device = None if device is None else torch.device(device)
         self.process_group = process_group
         self._averages: dict[Tensor, Tensor] = {}
+        # Tensors in which the average was left, with the version that tells whether they still have it.
+        self._handed_over: dict[Tensor, int] = {}
         self._buffers = None if model is None else BufferAverage(model)
         self._adopt(base)
         if model is not None:
@@ -148,6 +161,7 @@ class Anytime(Wrapper):
             self._step_base(**self._arguments_for_base(loss, recorded))
             self._unseen.append(value)
             return returned
+        self._handed_over = {}
         self._current_observers()
         if closure is None:
             if value is None:
@@ -229,11 +243,8 @@ class Anytime(Wrapper):
     def averaged(self) -> Iterator[None]:
         """The averaged weights are in the model inside, and the trained ones again afterwards, whatever happens."""
         self._refuse_if_swapped("averaged()")
-        observers = self._current_observers()
-        values = [pair for observer in observers for pair in observer.values()]
-        if self._buffers is not None:
-            values += self._buffers.values(observers[0].share())
-        elif values and not self._has_asked_for_batch_norm:
+        values = self._values()
+        if self._buffers is None and values and not self._has_asked_for_batch_norm:
             self._has_asked_for_batch_norm = True
             if belong_to_batch_norm(self._params()):
                 warnings.warn(f"Anytime: {ABOUT_BATCH_NORM}", stacklevel=3)
@@ -249,10 +260,42 @@ class Anytime(Wrapper):
         """How many steps the average of the first group spans, as of its last update."""
         return unpack(self.param_groups[0][NUMBERS]).span(self.every)
 
+    def hand_over(self) -> None:
+        """Leave the averaged weights in the model for good, at the end of training: the trained ones are lost.
+
+        From then on `averaged` and `averaged_state_dict` give just these. A further step trains on from them.
+        """
+        self._refuse_if_swapped("hand_over()")
+        put(self._values())
+        self.model_has_average()
+
+    def model_has_average(self) -> None:
+        """Say that the weights now in the model are an average already, such as the best one of a run.
+
+        `averaged` and `averaged_state_dict` then leave them as they are, until a step or other weights come.
+        """
+        self._refuse_if_swapped("model_has_average()")
+        tensors = [*self._averages, *([] if self._buffers is None else self._buffers.tensors())]
+        self._handed_over = {x: version_of(x) for x in tensors}
+        self._room = 0  # the next step has to notice
+
+    def _values(self) -> list[tuple[Tensor, Tensor]]:
+        """The tensors of the model, and for each the average as of now; without those that have it already."""
+        observers = self._current_observers()
+        values = [pair for observer in observers for pair in observer.values()]
+        if self._buffers is not None:
+            values += self._buffers.values(observers[0].share())
+        kept = self._still_handed_over()
+        return [(x, value) for x, value in values if x not in kept] if kept else values
+
+    def _still_handed_over(self) -> dict[Tensor, int]:
+        """The tensors in which the average was left and which nobody has changed since."""
+        return {x: version for x, version in self._handed_over.items() if version_of(x) == version}
+
     @property
     def is_averaged(self) -> bool:
         """Whether the averaged weights are in the model now."""
-        return self._is_swapped
+        return self._is_swapped or (bool(self._handed_over) and self._still_handed_over() == self._handed_over)
 
     def averaged_state_dict(self, model: nn.Module) -> dict[str, Any]:
         """``model.state_dict()`` with the averaged weights, as a copy: the weights to keep, to publish, to serve.
@@ -277,6 +320,7 @@ class Anytime(Wrapper):
         """
         self._refuse_if_swapped("restart_average()")
         self._averages.clear()
+        self._handed_over = {}
         self._observers, self._unseen, self._room = [], [], 0
         for group in self.param_groups:
             group[NUMBERS] = pack(AverageState())
@@ -373,9 +417,15 @@ class Anytime(Wrapper):
     def __getstate__(self) -> dict[str, Any]:
         # A copy made there with its model would take the averaged weights for the trained ones.
         self._refuse_if_swapped("copy.deepcopy or pickle")
+        self._handed_over = self._still_handed_over()
         self._current_observers()
         self._arrive()
         return super().__getstate__()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        # Copies count their versions anew.
+        self._handed_over = {x: version_of(x) for x in state.get("_handed_over", {})}
 
     def _with_own_state(self, state_dict: dict[str, Any]) -> dict[str, Any]:
         if self._buffers is not None:
@@ -399,7 +449,7 @@ class Anytime(Wrapper):
             loaded = list(zip(self._params(), state_dict.get(AVERAGE, [])))
         # Uncast: torch would cast them to the dtype of the parameters.
         self._averages = {p: started(p, average, self.device) for p, average in loaded if isinstance(average, Tensor)}
-        self._observers, self._unseen, self._room = [], [], 0
+        self._observers, self._unseen, self._room, self._handed_over = [], [], 0, {}
         # Only checkpoints have it in the group: between them the buffers have it.
         vector = self.param_groups[0].pop(BUFFERS, None)
         if self._buffers is not None:

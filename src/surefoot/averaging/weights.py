@@ -328,18 +328,26 @@ def swapped(pairs: Iterable[tuple[Tensor, Tensor]]) -> Iterator[None]:
     """Put other values into tensors, in place, and the former ones back whatever happens inside."""
     pairs = list(pairs)
     with torch.no_grad():
-        former = [(_local(x), _local(x).clone(), _local(value)) for x, value in pairs]
+        former = [(x, _local(x).clone()) for x, _ in pairs]
     try:
-        with torch.no_grad():
-            for x, _, value in former:
-                x.copy_(value)
-        reshard(x for x, _ in pairs)
+        put(pairs)
         yield
     finally:
-        with torch.no_grad():
-            for x, value, _ in former:
-                x.copy_(value)
-        reshard(x for x, _ in pairs)
+        put(former)
+
+
+@torch.no_grad()
+def put(pairs: Iterable[tuple[Tensor, Tensor]]) -> None:
+    """Put other values into tensors, in place."""
+    pairs = list(pairs)
+    for x, value in pairs:
+        _local(x).copy_(_local(value))
+    reshard(x for x, _ in pairs)
+
+
+def version_of(x: Tensor) -> int:
+    """How often a tensor was changed in place."""
+    return _local(x)._version
 
 
 def reshard(tensors: Iterable[Tensor]) -> None:

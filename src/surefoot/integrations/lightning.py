@@ -115,9 +115,8 @@ class AnytimeWeights(Callback):
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         optimizer = self._optimizer(trainer)
         if optimizer is not None:
-            averaged = optimizer.averaged_state_dict(pl_module)
             self._trained = copy.deepcopy(pl_module.state_dict())
-            pl_module.load_state_dict(averaged)
+            optimizer.hand_over()
 
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         optimizer = self._optimizer(trainer)

@@ -46,17 +46,10 @@ class UsesAverage:
     """
 
     optimizer: Any
-    #: The best model was loaded at the end of training: it is an average already.
-    _has_loaded_best = False
 
     def _averaged(self) -> Any:
         inner = loss_aware(self.optimizer)
-        swaps = isinstance(inner, Anytime) and not inner.is_averaged and not self._has_loaded_best
-        return inner.averaged() if swaps else nullcontext()  # type: ignore[union-attr]
-
-    def train(self, *args: Any, **kwargs: Any) -> Any:
-        self._has_loaded_best = False
-        return super().train(*args, **kwargs)  # type: ignore[misc]
+        return inner.averaged() if isinstance(inner, Anytime) and not inner.is_averaged else nullcontext()
 
     def evaluation_loop(self, *args: Any, **kwargs: Any) -> Any:
         with self._averaged():
@@ -80,7 +73,9 @@ class UsesAverage:
 
     def _load_best_model(self) -> None:
         super()._load_best_model()  # type: ignore[misc]
-        self._has_loaded_best = True
+        inner = loss_aware(self.optimizer)
+        if isinstance(inner, Anytime):
+            inner.model_has_average()
 
 
 class GathersLoss(UsesAverage):
