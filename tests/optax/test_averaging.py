@@ -76,6 +76,24 @@ def test_the_base_takes_its_own_steps() -> None:
         jax.tree.map(np.testing.assert_array_equal, state.base_state, carry[1])
 
 
+def test_the_rate_falls_with_the_span_of_the_average() -> None:
+    """With a constant gradient and loss each step is as long as the rate; the span is then the number of steps."""
+    optimizer = so.anytime(optax.sgd(0.1), every=1, rate_span=10.0)
+    params, state = jnp.zeros(()), optimizer.init(jnp.zeros(()))
+    moves = []
+    for _ in range(30):
+        updates, state = optimizer.update(jnp.ones(()), state, params, value=1.0)
+        moves.append(float(-updates))
+        params = optax.apply_updates(params, updates)
+    assert moves == pytest.approx([0.1 / (1 + steps / 10) for steps in range(30)])
+    weights = torch.nn.Parameter(torch.zeros(()))
+    anytime = surefoot.Anytime(torch.optim.SGD([weights], lr=0.1), every=1)
+    for _ in range(30):
+        weights.grad = torch.ones(())
+        anytime.step(loss=1.0)
+    assert float(state.numbers.span(1)) == pytest.approx(anytime.span, abs=1)
+
+
 def test_scan_takes_the_same_steps_and_the_state_can_be_donated() -> None:
     optimizer = so.anytime(optax.adam(0.1), every=3)
     params, state, averages = train(optimizer)

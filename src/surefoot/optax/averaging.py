@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
-from surefoot.averaging.memory import AverageState, LossDriven
+from surefoot.averaging.memory import AverageState, LossDriven, rate_factor
 from surefoot.optax.tilt import MAX_LOSS, scalar, with_loss
 
 
@@ -27,7 +27,12 @@ class AnytimeState(NamedTuple):
 
 
 def anytime(
-    base: optax.GradientTransformation, *, kappa: float = 0.2, loss_beta: float = 0.99, every: int | None = None
+    base: optax.GradientTransformation,
+    *,
+    kappa: float = 0.2,
+    loss_beta: float = 0.99,
+    every: int | None = None,
+    rate_span: float | None = None,
 ) -> optax.GradientTransformationExtraArgs:
     """Wrap any optimizer: it takes the steps it would take alone, and an average of the parameters is kept.
 
@@ -41,6 +46,8 @@ def anytime(
         loss_beta: decay rate of the loss statistics.
         every: update the average at every so many steps (None: at first at every step, and from the thousandth on at
             every twentieth); the statistics see every loss.
+        rate_span: also multiply the updates by ``1 / (1 + steps / rate_span)``, where ``steps`` is how many steps the
+            average spans, as `surefoot.AnytimeLR` does with the learning rate (its span is 300).
 
     >>> optimizer = anytime(optax.adam(0.1), every=1)
     >>> loss = lambda params: jnp.sum((params - 3.0) ** 2)
@@ -59,6 +66,8 @@ def anytime(
         raise ValueError(f"Invalid kappa value: {kappa}; it must be finite and above 0")
     if not 0 <= loss_beta < 1:
         raise ValueError(f"Invalid loss_beta value: {loss_beta}; take a number from 0 to below 1")
+    if rate_span is not None and not 0 < rate_span < math.inf:
+        raise ValueError(f"Invalid rate_span value: {rate_span}; it must be finite and above 0, or None")
     memory = LossDriven(float(loss_beta), float(kappa))
     base = optax.with_extra_args_support(base)
 
@@ -86,6 +95,9 @@ def anytime(
         average = jax.lax.cond(due, lambda: _moved(state.average, params, share), lambda: state.average)
         numbers = _choose(due, updated, numbers)
         updates, base_state = base.update(updates, state.base_state, params, value=value, **more)
+        if rate_span is not None:
+            rate = rate_factor(numbers.span(every), rate_span)
+            updates = jax.tree.map(lambda u: (u * rate).astype(u.dtype), updates)
         after = with_loss(numbers, jnp.where(sound, value, numbers.mean), loss_beta)
         left_out = numbers._replace(skipped=numbers.skipped + 1, pending=numbers.pending + 1)
         numbers = _choose(sound, numbers.with_step(memory, after, jnp.exp), left_out)
