@@ -17,12 +17,15 @@ import optax
 from jax import Array
 
 from surefoot.optax.rules import TiltState
-from surefoot.optax.tilt import scalar, weighted
+from surefoot.optax.tilt import MAX_LOSS, scalar, weighted
 from surefoot.optax.wrappers import SkipState, all_finite
 
 
 class Engine(NamedTuple):
-    """From weighted gradients to a direction; ``update`` leaves the state if not ``taken``, with gradients of 0."""
+    """From weighted gradients to a direction; if not ``taken``, ``update`` leaves the state and gives a direction of 0.
+
+    The gradients are then 0 too.
+    """
 
     init: Callable[[optax.Params], Any]
     update: Callable[[optax.Updates, Any, Array], tuple[optax.Updates, Any]]
@@ -42,17 +45,35 @@ def _cast_like(tree: Any, other: Any) -> Any:
     return jax.tree.map(lambda x, y: x.astype(y.dtype), tree, other)
 
 
+def _corrected(count: Array, taken: Array, eps: Any, *decays: Any) -> tuple[Array, list[Array], Array]:
+    """The step count, what each bias correction divides by, and eps; without a step these make a direction of 0.
+
+    So no array has to be chosen from. In a branch, because the compiler would compute them anew for every array.
+    """
+
+    def step(count: Array) -> tuple[list[Array], Array]:
+        return [jnp.asarray(1 - decay ** count.astype(float), float) for decay in decays], jnp.asarray(eps, float)
+
+    def stay(_: Array) -> tuple[list[Array], Array]:
+        return [jnp.full((), of, float) for of in (jnp.inf, 1.0)[: len(decays)]], jnp.ones((), float)
+
+    count = jnp.where(taken, optax.safe_increment(count), count)
+    return (count, *_branch(taken, step, stay, count))
+
+
 def adam_engine(b1: Any, b2: Any, eps: Any, mu_dtype: Any) -> Engine:
     """What ``optax.scale_by_adam`` computes, bit for bit."""
 
     def update(gradients: optax.Updates, state: Any, taken: Array) -> tuple[optax.Updates, Any]:
         mu = _moments(b1, gradients, state.mu, taken)
         nu = _moments(b2, jax.tree.map(_square, gradients), state.nu, taken)
-        count = optax.safe_increment(state.count)
-        mu_hat, nu_hat = optax.tree.bias_correction(mu, b1, count), optax.tree.bias_correction(nu, b2, count)
-        direction = jax.tree.map(lambda m, v: m / (jnp.sqrt(v) + eps), mu_hat, nu_hat)
+        count, (first, second), floor = _corrected(state.count, taken, eps, b1, b2)
+
+        def towards(m: Array, v: Array) -> Array:
+            return m / first.astype(m.dtype) / (jnp.sqrt(v / second.astype(v.dtype)) + floor.astype(v.dtype))
+
         kept = {"mu": _cast_like(mu, state.mu), "nu": _cast_like(nu, state.nu)}
-        return direction, optax.ScaleByAdamState(count=jnp.where(taken, count, state.count), **kept)
+        return jax.tree.map(towards, mu, nu), optax.ScaleByAdamState(count=count, **kept)
 
     return Engine(optax.scale_by_adam(b1, b2, eps, mu_dtype=mu_dtype).init, update)
 
@@ -62,12 +83,22 @@ def momentum_engine(beta: Any, accumulator_dtype: Any) -> Engine:
 
     def update(gradients: optax.Updates, state: Any, taken: Array) -> tuple[optax.Updates, Any]:
         ema = _moments(beta, gradients, state.ema, taken)
-        count = optax.safe_increment(state.count)
-        return optax.tree.bias_correction(ema, beta, count), optax.EmaState(
-            jnp.where(taken, count, state.count), _cast_like(ema, state.ema)
-        )
+        count, [correction], _ = _corrected(state.count, taken, 0.0, beta)
+        direction = jax.tree.map(lambda m: m / correction.astype(m.dtype), ema)
+        return direction, optax.EmaState(count, _cast_like(ema, state.ema))
 
     return Engine(optax.ema(beta, accumulator_dtype=accumulator_dtype).init, update)
+
+
+def _times(gradient: Array, weight: Array) -> Array:
+    """A gradient times a weight near 1.
+
+    The bounds of ``weighted`` would take 5% of a step on small tensors. A gradient that needs them has a square that
+    overflows in ``optax.adam`` too, but not in float16, which ends at 65504.
+    """
+    if jnp.finfo(gradient.dtype).max < MAX_LOSS:
+        return weighted(gradient, weight)
+    return gradient * weight
 
 
 def guarded(
@@ -78,8 +109,13 @@ def guarded(
     *,
     decoupled: bool,
     check_gradients: bool,
+    near_one: bool,
 ) -> optax.GradientTransformationExtraArgs:
-    """``skip_nonfinite(chain(decay, tilt, engine, rate))``, or with the decay last but one; the state is the same."""
+    """``skip_nonfinite(chain(decay, tilt, engine, rate))``, or with the decay last but one; the state is the same.
+
+    ``near_one`` says that what multiplies the gradient has bounds: then the product needs none.
+    """
+    weigh = _times if near_one else weighted
 
     def init(params: optax.Params) -> SkipState:
         parts = (tilt, engine, decay, rate) if decoupled else (decay, tilt, engine, rate)
@@ -116,12 +152,12 @@ def guarded(
 
         if not decoupled:
             updates, decayed = decay.update(updates, decaying, params)
-        updates = jax.tree.map(lambda g: weighted(g, multiplier).astype(g.dtype), updates)
+        updates = jax.tree.map(lambda g: weigh(g, multiplier).astype(g.dtype), updates)
         updates, moved = engine.update(updates, moments, taken)
         if decoupled:
             updates, decayed = decay.update(updates, decaying, params)
+            updates = jax.tree.map(lambda u: jnp.where(taken, u, jnp.zeros_like(u)), updates)
         updates, rated = rate.update(updates, rating, params)
-        updates = jax.tree.map(lambda u: jnp.where(taken, u, jnp.zeros_like(u)), updates)
         decayed, rated = kept(decayed, decaying), kept(rated, rating)
         after = (tilted, moved, decayed, rated) if decoupled else (decayed, tilted, moved, rated)
         return updates, SkipState(state.skipped + ~taken, after)

@@ -28,12 +28,14 @@ def _chain(
     decoupled: bool,
     mask: Any,
     check_gradients: bool,
+    near_one: bool,
 ) -> optax.GradientTransformationExtraArgs:
     # A constant 0 is left out, because decay asks for params; inject_hyperparams makes an array of it.
     decays = not (isinstance(weight_decay, (int, float)) and weight_decay == 0)
     decay = optax.add_decayed_weights(weight_decay, mask) if decays else optax.identity()
     rate = optax.scale_by_learning_rate(learning_rate)
-    return guarded(tilt, engine, decay, rate, decoupled=decoupled, check_gradients=check_gradients)
+    options = {"decoupled": decoupled, "check_gradients": check_gradients, "near_one": near_one}
+    return guarded(tilt, engine, decay, rate, **options)
 
 
 def _own_beta(beta: Any) -> Any:
@@ -100,7 +102,9 @@ def adam(
     noise = {"seed": seed, "group": group}
     tilt = scale_by_tilt(rule, eta, weighting=weighting, loss_beta=loss_beta, gain=gain, gain_beta=b2, **noise)
     engine = adam_engine(b1, b2, eps, mu_dtype)
-    return _chain(tilt, engine, learning_rate, weight_decay, bool(decoupled_weight_decay), mask, check_gradients)
+    near_one = weighting == "unit" or gain is not None
+    decay = (weight_decay, bool(decoupled_weight_decay), mask)
+    return _chain(tilt, engine, learning_rate, *decay, check_gradients, near_one)
 
 
 def adamw(
@@ -157,7 +161,8 @@ def momentum(
     loss_beta = _own_beta(beta) if loss_beta is None else loss_beta
     tilt = scale_by_tilt(rule, eta, weighting=weighting, loss_beta=loss_beta, seed=seed, group=group)
     engine = momentum_engine(beta, accumulator_dtype)
-    return _chain(tilt, engine, learning_rate, weight_decay, decoupled_weight_decay, mask, check_gradients)
+    decay = (weight_decay, decoupled_weight_decay, mask)
+    return _chain(tilt, engine, learning_rate, *decay, check_gradients, weighting == "unit")
 
 
 def _named(
