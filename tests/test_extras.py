@@ -16,7 +16,7 @@ def test_a_module_within_a_package() -> None:
 
 @pytest.mark.parametrize("module", ["surely_not_there", "surely_not_there.inside"])
 def test_a_missing_package_is_named_with_the_command(module: str) -> None:
-    with pytest.raises(ImportError, match=rf"^{module} is needed .*: pip install 'surefoot\[tune\]'$"):
+    with pytest.raises(ImportError, match=rf"^{module} is needed .* pip install '\.\[tune\]' in a checkout"):
         require(module, extra="tune")
 
 

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+import surefoot
 from surefoot import AdamS, LossAwareAdam
 from surefoot.rules import MAX_UNIT_DEVIATION, RULES, ByAutograd, Rule, find_rule, from_objective, weigh
 from surefoot.statistics import LossStats, no_statistics
@@ -232,11 +233,31 @@ def test_an_eta_without_meaning_is_refused(name: str, eta: float) -> None:
 
 def test_rules_are_found_by_name_or_passed_through() -> None:
     assert find_rule("CVaR") is RULES["cvar"]
-    rule = from_objective(_risk)
+    rule = from_objective(_risk, eta=0.5)
     assert find_rule(rule) is rule
     for wrong in ("sharpe", 3):
         with pytest.raises(ValueError, match=f"Unknown rule {wrong!r}; take one of plain, ucb, cb"):
             LossAwareAdam([torch.zeros(1)], rule=wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda p, rule: LossAwareAdam([p], rule=rule),
+        lambda p, rule: surefoot.LossWeighted(torch.optim.SGD([p]), rule),
+        lambda p, rule: surefoot.weigh(torch.optim.SGD([p]), rule),
+    ],
+)
+def test_a_function_in_the_place_of_a_rule_is_told_how_to_become_one(build: Any) -> None:
+    with pytest.raises(ValueError, match=r"got the function _risk; .*surefoot\.rules\.from_objective\(objective"):
+        build(torch.nn.Parameter(torch.zeros(1)), _risk)
+
+
+def test_an_objective_that_is_flat_without_eta_needs_one() -> None:
+    with pytest.raises(ValueError, match=r"_risk does not .* where eta is 0.*from_objective\(_risk, eta"):
+        from_objective(_risk)
+    assert from_objective(_risk, eta=0.0).eta == 0.0  # it was chosen
+    assert from_objective(_sharpe).eta == 0.0  # which needs none
 
 
 @pytest.mark.parametrize(

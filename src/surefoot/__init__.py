@@ -73,7 +73,16 @@ def __getattr__(name: str) -> Any:
         return getattr(importlib.import_module(f"surefoot.{_HOME[name]}"), name)
     if name == "rules":
         return importlib.import_module("surefoot.rules")
-    raise AttributeError(f"module 'surefoot' has no attribute {name!r}")
+    raise AttributeError(f"module 'surefoot' has no attribute {name!r}{_nearest(name)}")
+
+
+def _nearest(name: str) -> str:
+    """A question that names what was probably meant; empty if nothing is near."""
+    import difflib
+
+    names = {known.lower(): known for known in _HOME}
+    near = [] if name.startswith("_") else difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.8)
+    return f"; did you mean {names[near[0]]}?" if near else ""
 
 
 def __dir__() -> list[str]:

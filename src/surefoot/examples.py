@@ -55,7 +55,7 @@ def find_any_rule(rule: str | Rule) -> Rule:
     """
     name = str(rule).lower()
     if isinstance(rule, Rule) or name not in EXAMPLE_RULES:
-        if not isinstance(rule, Rule) and name not in RULES:
+        if not isinstance(rule, Rule) and not callable(rule) and name not in RULES:
             raise ValueError(f"Unknown rule {rule!r}; take one of {', '.join([*RULES, *EXAMPLE_RULES])} or a Rule")
         return find_rule(rule)
     return EXAMPLE_RULES[name]

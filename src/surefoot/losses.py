@@ -17,8 +17,9 @@ from surefoot.statistics import Number, by_name, is_distributed, scalar_on
 HOW_TO_PASS_THE_LOSS = (
     "pass it as step(loss=loss), return it from the closure of step(closure), or hand over each micro-batch's loss "
     "with record_loss(loss) before step(). Inside a wrapper whose step() takes no loss= (Accelerate, Fabric, "
-    "Lookahead, SAM) call record_loss(loss) on this optimizer before the wrapper's step(); for Lightning, "
-    "Transformers and Accelerate, surefoot.integrations does it for you"
+    "Lookahead, SAM) call record_loss(loss) on this optimizer before the wrapper's step(). For Transformers import "
+    "Trainer from surefoot.integrations.transformers, for Lightning LossGathering from "
+    "surefoot.integrations.lightning, for Accelerate backward from surefoot.integrations.accelerate"
 )
 
 

@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from surefoot.objectives import PROBES, check_slopes
+from surefoot.objectives import PROBES, check_is_no_objective, check_slopes
 from surefoot.statistics import LossStats, Number
 
 Weighting = Literal["paper", "unit"]
@@ -206,26 +206,30 @@ class ByAutograd:
         return (tilt.item() if on_host else tilt), 1.0
 
 
-def from_objective(objective: Callable[[Tensor, Tensor, float], Tensor], *, eta: float = 0.0) -> Rule:
+def from_objective(objective: Callable[[Tensor, Tensor, float], Tensor], *, eta: float | None = None) -> Rule:
     """Make a rule of any objective ``a(mean, std, eta)``: its tilt is ``a_std / a_mean``, by autograd.
 
     The objective is minimized, so it must rise with the mean of the loss. It must be computed with torch, so that
     autograd sees how it depends on the mean and the std.
 
+    Args:
+        objective: takes mean, std and eta, and returns one tensor.
+        eta: the strength by default; only an objective that needs none may leave it out.
+
     >>> rule = from_objective(lambda mean, std, eta: mean + eta * std**2, eta=0.5)
     >>> rule.tilt(LossStats(count=9.0, mean=1.0, std=2.0), 0.5, 0.0)
     (2.0, 1.0)
     """
-    rule = Rule(getattr(objective, "__name__", "objective"), ByAutograd(objective), eta=eta)
+    rule = Rule(getattr(objective, "__name__", "objective"), ByAutograd(objective), eta=0.0 if eta is None else eta)
     try:
-        slopes = [_slopes(objective, mean, std, eta) for mean, std in PROBES]
+        slopes = [_slopes(objective, mean, std, rule.eta) for mean, std in PROBES]
     except (TypeError, AttributeError, RuntimeError) as error:
         raise ValueError(
             f"the objective {rule.name} must take (mean, std, eta) and give one tensor that autograd can follow; with "
             f"mean 1 and std 1 it failed ({type(error).__name__}: {error})"
         ) from error
     by_mean, by_std = zip(*slopes)
-    check_slopes(rule.name, by_mean, by_std, library="torch")
+    check_slopes(rule.name, by_mean, by_std, library="torch", is_flat=eta is None and not any(by_std))
     return rule
 
 
@@ -246,6 +250,7 @@ def find_rule(rule: str | Rule) -> Rule:
     """
     if isinstance(rule, Rule):
         return rule
+    check_is_no_objective(rule, "surefoot.rules")
     name = str(rule).lower()
     if name not in RULES:
         raise ValueError(f"Unknown rule {rule!r}; take one of {', '.join(RULES)} or a surefoot.rules.Rule")

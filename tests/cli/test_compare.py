@@ -156,6 +156,9 @@ def test_several_optimizers_after_one_flag(tmp_path: Path) -> None:
     extra = surefoot("compare", "digits-lr", "-o", "adam", "adams", "--out", tmp_path)
     assert extra.exit_code == 2
     assert "repeat -o: -o adam -o adams" in " ".join(extra.output.replace("│", " ").split())
+    without = surefoot("compare", "digits-lr", "adam", "adams", "--out", tmp_path)
+    assert without.exit_code == 2
+    assert "repeat -o: -o adam -o adams" in " ".join(without.output.replace("│", " ").split())
     for spec in ("adams", "adams:eta=1e-4"):  # without a task it is taken for one
         done = surefoot("compare", "-o", "adam", spec, "--out", tmp_path)
         assert done.exit_code == 2

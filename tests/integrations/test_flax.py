@@ -77,6 +77,28 @@ def test_the_plain_train_state_says_where_to_look():
         TrainState.create(apply_fn=MODEL.apply, params=PARAMS, tx=so.adam_s(0.05)).apply_gradients(grads=grads)
 
 
+def test_the_average_of_an_nnx_optimizer():
+    model = nnx.Linear(3, 1, rngs=nnx.Rngs(0))
+    optimizer = nnx.Optimizer(model, so.anytime(optax.adam(0.1)), wrt=nnx.Param)
+    params = nnx.to_pure_dict(nnx.state(model, nnx.Param))
+    tx = so.anytime(optax.adam(0.1))
+    state = tx.init(params)
+    for x, y in zip(INPUTS, TARGETS):
+        value, grads = nnx.value_and_grad(lambda model, x=x, y=y: jnp.mean((model(x) - y) ** 2))(model)
+        updates, state = tx.update(nnx.to_pure_dict(grads), state, params, value=value)
+        params = optax.apply_updates(params, updates)
+        optimizer.update(model, grads, value=value)
+    average = so.averaged_params(optimizer.opt_state, nnx.state(model, nnx.Param))
+    expected = so.averaged_params(state, params)
+    assert_same(average["kernel"][...], expected["kernel"], atol=1e-6)
+    assert float(jnp.abs(expected["kernel"] - params["kernel"]).max()) > 1e-3
+    nnx.update(model, average)
+    assert_same(model.bias[...], expected["bias"], atol=1e-6)
+    other = nnx.Linear(4, 1, rngs=nnx.Rngs(0))
+    with pytest.raises(ValueError, match="averaged_params needs the parameters that the optimizer trains, 2 arrays"):
+        so.averaged_params(optimizer.opt_state, nnx.state(other, nnx.Param))
+
+
 def test_nnx_passes_the_loss_by_itself():
     model = nnx.Linear(3, 1, rngs=nnx.Rngs(0))
     start = nnx.state(model, nnx.Param)

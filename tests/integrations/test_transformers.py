@@ -344,6 +344,39 @@ def test_resuming_goes_on_with_the_trained_weights(tmp_path):
     assert not torch.equal(saved.state_dict()[name], trained[name])
 
 
+def test_the_base_of_an_average_can_be_named_by_its_class(tmp_path):
+    """It trains as the Trainer's own AdamW, with its groups, and its options may be given too."""
+    options = {"learning_rate": 0.02, "weight_decay": 0.1, "adam_epsilon": 1e-3}
+    models = [causal(), causal()]
+    named = (surefoot.Anytime, {"base": torch.optim.AdamW, "every": 2, "fused": True})
+    trainers = [
+        trainer_for(model, sentences(), tmp_path, optimizer=optimizer, **options)
+        for model, optimizer in zip(models, (named, None))
+    ]
+    for trainer in trainers:
+        trainer.train()
+    for mine, theirs in zip(models[0].parameters(), models[1].parameters(), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=0, atol=2e-6)
+    anytime = inner(trainers[0])
+    assert isinstance(anytime, surefoot.Anytime)
+    assert (anytime.every, anytime.base.defaults["fused"]) == (2, True)
+    assert [group["weight_decay"] for group in anytime.param_groups] == [0.1, 0.0]
+
+
+@pytest.mark.parametrize("given", [{}, {"base": "adamw"}, {"base": torch.nn.Linear}])
+def test_an_average_without_a_base_is_refused_in_one_sentence(tmp_path, given):
+    with pytest.raises(ValueError, match=r'^Anytime needs the class .*\{"base": torch.optim.AdamW\}.{0,60}$'):
+        trainer_for(causal(), sentences(), tmp_path, optimizer=(surefoot.Anytime, given))
+
+
+def test_the_plain_trainer_with_an_average_names_the_class_to_import(tmp_path):
+    model = causal()
+    optimizer = surefoot.Anytime(torch.optim.AdamW(model.parameters()))
+    options = {"optimizer": None, "given": {"optimizers": (optimizer, None)}, "cls": transformers.Trainer}
+    with pytest.raises(RuntimeError, match=r"got no loss.*import Trainer from surefoot\.integrations\.transformers"):
+        trainer_for(model, sentences(), tmp_path, **options).train()
+
+
 def test_the_best_model_is_an_average_and_is_not_averaged_again(tmp_path):
     trainer, model, optimizer = averaging(
         tmp_path,

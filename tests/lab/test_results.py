@@ -154,4 +154,4 @@ except ImportError as error:
     print(error)
 """
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, timeout=250)
-    assert "pip install 'surefoot[lab]'" in done.stdout.splitlines()[-1], done.stdout + done.stderr
+    assert "pip install '.[lab]'" in done.stdout.splitlines()[-1], done.stdout + done.stderr

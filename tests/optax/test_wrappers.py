@@ -340,7 +340,7 @@ def test_a_missing_extra_is_one_clear_sentence() -> None:
     for package in ("jax", "optax"):
         message = python(script.format(package))
         assert message.startswith(f"{package} is needed")
-        assert "pip install 'surefoot[jax]'" in message
+        assert "pip install '.[jax]'" in message
 
 
 def test_the_example_learns() -> None:
@@ -371,3 +371,10 @@ def test_an_objective_is_looked_at_when_it_becomes_a_rule(objective: Any, messag
     with pytest.raises(ValueError, match=message):
         so.from_objective(objective, eta=eta)
     so.from_objective(lambda mean, std, eta: mean - eta * std, eta=eta)
+
+
+def test_an_objective_that_is_flat_without_eta_needs_one() -> None:
+    with pytest.raises(ValueError, match=r"where eta is 0.*from_objective\(lambda, eta=0\.1\)"):
+        so.from_objective(lambda mean, std, eta: mean + eta * std)
+    with pytest.raises(ValueError, match=r"got the function check_\w+; .*surefoot\.optax\.from_objective\(objective"):
+        so.adam(so.rules.check_is_no_objective)

@@ -14,7 +14,7 @@ from torch.nn import Parameter
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from host_reads import no_host_reads
-from surefoot import AdamS, AdamUCB, LossAware, LossWeighted, MomentumUCB
+from surefoot import AdamS, AdamUCB, LossAware, LossAwareAdam, LossWeighted, MomentumUCB
 from surefoot.meter import WARN_AFTER_SKIPS
 from surefoot.optim.named import OPTIMIZERS
 from surefoot.rules import MAX_UNIT_DEVIATION, from_objective
@@ -301,7 +301,7 @@ def test_a_step_never_waits_for_the_device(cls: type[LossAware], device: str) ->
 def test_a_users_objective_never_waits_either() -> None:
     p = Parameter(torch.ones(3, device="meta"))
     p.grad = torch.ones_like(p)
-    optimizer = OPTIMIZERS["AdamUCB"]([p], rule=from_objective(lambda mean, std, eta: mean + std**2))
+    optimizer = LossAwareAdam([p], rule=from_objective(lambda mean, std, eta: mean + std**2))
     loss = torch.ones((), device="meta")
     optimizer.step(loss=loss)
     with no_host_reads():

@@ -32,6 +32,26 @@ def test_help_of_a_named_optimizer_lists_its_arguments(cls: type) -> None:
     assert "args" in cls.__doc__.lower()
 
 
+@pytest.mark.parametrize("cls", OPTIMIZERS.values(), ids=OPTIMIZERS)
+def test_a_name_keeps_its_rule(cls: type[LossAware]) -> None:
+    p, other = Parameter(torch.ones(2)), "cvar" if cls.rule.name != "cvar" else "ucb"
+    family = cls.__mro__[1].__name__
+    with pytest.raises(ValueError, match=rf"^{cls.__name__} has the rule '{cls.rule.name}', .* take {family}\(params"):
+        cls([p], rule=other)
+    assert cls([p], rule=cls.rule).rule is cls.rule
+    assert cls.__mro__[1]([p], rule=other).rule.name == other  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize(
+    ("given", "near"), [("weight_deacy", "weight_decay"), ("learning_rate", "lr"), ("wieghting", "weighting")]
+)
+def test_a_misspelt_option_gets_a_suggestion(given: str, near: str) -> None:
+    with pytest.raises(TypeError, match=rf"'{given}'; did you mean {near}\?; help\(AdamWS\)"):
+        AdamWS([Parameter(torch.ones(2))], **{given: 0.1})
+    with pytest.raises(TypeError, match=r"'momentums'; help\(AdamWS\)"):
+        AdamWS([Parameter(torch.ones(2))], momentums=0.1)
+
+
 # -- coming from AdamW -----------------------------------------------------------------------------------------------
 
 ADAMW = [AdamWUCB, AdamWCB, AdamWS]

@@ -97,5 +97,7 @@ def test_checkpoint_of_wrapper_and_of_base_alone() -> None:
 
 
 def test_what_is_no_optimizer_is_refused() -> None:
-    with pytest.raises(TypeError, match=r"Counting wraps a torch optimizer, but got int: 3"):
+    with pytest.raises(TypeError, match=r"Counting wraps a torch optimizer, but got int; build the"):
         check_is_optimizer(3, "Counting")
+    with pytest.raises(TypeError, match=r"^.{0,150}$"):  # not every parameter is printed
+        check_is_optimizer([torch.nn.Parameter(torch.ones(1000))], "Counting")

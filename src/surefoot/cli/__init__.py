@@ -7,10 +7,12 @@ import sys
 from contextlib import suppress
 from typing import Annotated
 
+from surefoot._extras import how_to_install
+
 try:
     import typer
 except ModuleNotFoundError:  # the core needs torch alone
-    sys.exit("the surefoot command needs the lab's packages; install them with: pip install 'surefoot[lab]'")
+    sys.exit(f"the surefoot command needs the lab's packages; install them with {how_to_install('lab')}")
 
 from surefoot.cli import anytime, compare, demo, paper, report, tune
 from surefoot.cli.command import Command, echo

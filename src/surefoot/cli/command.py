@@ -62,7 +62,8 @@ class Command(typer.core.TyperCommand):
             return super().parse_args(ctx, args)
         except Exception as error:
             extra = getattr(error, "message", "")
-            if {"-o", "--optimizer"} & {*given} and "unexpected extra argument" in extra:
+            takes_optimizers = any(parameter.name == "optimizer" for parameter in self.params)
+            if takes_optimizers and len(given) > 1 and "unexpected extra argument" in extra:
                 error.message = f"{extra}; to compare several optimizers repeat -o: -o adam -o adams"  # type: ignore[attr-defined]
             raise
 

@@ -92,13 +92,26 @@ class GathersLoss(UsesAverage):
     optimizer: Any
     optimizer_cls_and_kwargs: Any
     current_gradient_accumulation_steps: int = 1
+    #: Options of `surefoot.Anytime`, if it was asked for by its class.
+    _anytime_options: dict[str, Any] | None = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         if self.optimizer_cls_and_kwargs is not None:
             cls, options = self.optimizer_cls_and_kwargs
-            self.optimizer_cls_and_kwargs = (cls, {**_options_from_arguments(cls, options, self.args), **options})
+            averages = cls is Anytime
+            if averages:
+                cls, options, self._anytime_options = _split_anytime(options)
+            defaults = _options_from_arguments(cls, options, self.args, of_any_class=averages)
+            self.optimizer_cls_and_kwargs = (cls, {**defaults, **options})
         self.add_callback(_FreshStep())  # type: ignore[attr-defined]
+
+    def create_optimizer(self, *args: Any, **kwargs: Any) -> Any:
+        is_new = self.optimizer is None
+        optimizer = super().create_optimizer(*args, **kwargs)  # type: ignore[misc]
+        if is_new and self._anytime_options is not None:
+            optimizer = self.optimizer = Anytime(optimizer, **self._anytime_options)
+        return optimizer
 
     def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
         loss: Tensor = super().training_step(*args, **kwargs)  # type: ignore[misc]
@@ -114,15 +127,19 @@ class GathersLoss(UsesAverage):
         super().log(logs, *args, **kwargs)  # type: ignore[misc]
 
 
-def _options_from_arguments(cls: Any, given: dict[str, Any], arguments: Any) -> dict[str, Any]:
+def _options_from_arguments(
+    cls: Any, given: dict[str, Any], arguments: Any, *, of_any_class: bool = False
+) -> dict[str, Any]:
     """What the Trainer would give to AdamW: the learning rate, betas and eps of its arguments, and decoupled decay.
 
     Args:
         cls: the optimizer class; one that is not Surefoot's gets nothing, as in Transformers.
         given: the options that the user gave.
         arguments: the ``TrainingArguments``.
+        of_any_class: whether a class that is not Surefoot's gets them too.
     """
-    if not (isinstance(cls, type) and issubclass(cls, LossAware)):
+    is_ours = isinstance(cls, type) and issubclass(cls, LossAware)
+    if not (is_ours or of_any_class):
         return {}
     accepted = inspect.signature(cls).parameters
     options = {
@@ -130,16 +147,31 @@ def _options_from_arguments(cls: Any, given: dict[str, Any], arguments: Any) -> 
         "betas": (arguments.adam_beta1, arguments.adam_beta2),
         "eps": arguments.adam_epsilon,
     }
-    if accepted["decoupled_weight_decay"].default is None and not given.get("reference"):
+    if is_ours and accepted["decoupled_weight_decay"].default is None and not given.get("reference"):
         options["decoupled_weight_decay"] = True  # what weight_decay means in these arguments
     return {name: value for name, value in options.items() if name in accepted}
+
+
+def _split_anytime(given: dict[str, Any]) -> tuple[Any, dict[str, Any], dict[str, Any]]:
+    """The class of the base of a `surefoot.Anytime`, the options of the base, and those of Anytime."""
+    base = given.get("base")
+    if not (isinstance(base, type) and issubclass(base, torch.optim.Optimizer)):
+        shown = getattr(base, "__name__", type(base).__name__)
+        raise ValueError(
+            "Anytime needs the class of the optimizer that trains: optimizer_cls_and_kwargs=(surefoot.Anytime, "
+            f'{{"base": torch.optim.AdamW}}), but "base" is {shown}'
+        )
+    own = inspect.signature(Anytime).parameters.keys() - {"base"}
+    of_base = {name: value for name, value in given.items() if name not in own and name != "base"}
+    return base, of_base, {name: value for name, value in given.items() if name in own}
 
 
 class Trainer(GathersLoss, PlainTrainer):
     """``transformers.Trainer`` for optimizers that need the loss; everything else is as it was.
 
     Give the optimizer as ``optimizer_cls_and_kwargs=(surefoot.AdamS, {})``. What you leave out comes from the
-    ``TrainingArguments``, as it does for AdamW: learning rate, betas, eps, and a weight decay that is decoupled.
+    ``TrainingArguments``, as it does for AdamW: learning rate, betas, eps, and a weight decay that is decoupled. For an
+    average of the weights name the class that trains: ``(surefoot.Anytime, {"base": torch.optim.AdamW})``.
     """
 
 

@@ -112,17 +112,25 @@ def averaged_params(state: optax.OptState, params: optax.Params) -> optax.Params
 
     Args:
         state: of an optimizer that has an `anytime` somewhere in it.
-        params: the trained parameters.
+        params: the trained parameters; ``nnx.state(model, nnx.Param)`` of Flax, for the ``opt_state`` of its Optimizer.
     """
     leaves = jax.tree.leaves(state, is_leaf=lambda node: isinstance(node, AnytimeState))
     states = [leaf for leaf in leaves if isinstance(leaf, AnytimeState)]
     if len(states) != 1:
         raise ValueError(f"averaged_params needs the state of one anytime(...), but this state has {len(states)}")
-    [averaged] = states
-    now = _moved(averaged.average, params, averaged.share)
+    # By their leaves: in the state of Flax's Optimizer each array is in a variable of a kind of its own.
+    average, [share] = jax.tree.leaves(states[0].average), jax.tree.leaves(states[0].share)
+    trained, structure = jax.tree.flatten(params)
+    if [x.shape for x in average] != [jnp.shape(p) for p in trained]:
+        raise ValueError(
+            f"averaged_params needs the parameters that the optimizer trains, {len(average)} arrays, but got "
+            f"{len(trained)} arrays of these or other shapes; pass those that were given to init"
+        )
+    now = _moved(average, trained, share)
     # Parameters that are not finite would make the average so.
-    sound = jnp.stack([jnp.isfinite(x).all() for x in jax.tree.leaves(now)] or [jnp.ones((), bool)]).all()
-    return jax.tree.map(lambda x, old, p: jnp.where(sound, x, old).astype(p.dtype), now, averaged.average, params)
+    sound = jnp.stack([jnp.isfinite(x).all() for x in now] or [jnp.ones((), bool)]).all()
+    values = [jnp.where(sound, x, old).astype(p.dtype) for x, old, p in zip(now, average, trained)]
+    return jax.tree.unflatten(structure, values)
 
 
 def _started(x: Any) -> Array:

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from surefoot.objectives import PROBES, check_slopes
+from surefoot.objectives import PROBES, check_is_no_objective, check_slopes
 
 
 class TiltState(NamedTuple):
@@ -85,16 +85,21 @@ RULES: dict[str, Rule] = {
 }
 
 
-def from_objective(objective: Callable[[Array, Array, Any], Array], *, eta: float = 0.0) -> Rule:
+def from_objective(objective: Callable[[Array, Array, Any], Array], *, eta: float | None = None) -> Rule:
     """Make a rule of any objective ``a(mean, std, eta)``: its tilt is ``a_std / a_mean``, by autodiff.
 
     The objective is minimized, so it must rise with the mean of the loss.
+
+    Args:
+        objective: takes mean, std and eta, and returns one number.
+        eta: the strength by default; only an objective that needs none may leave it out.
 
     >>> rule = from_objective(lambda mean, std, eta: mean + eta * std**2, eta=0.5)
     >>> from surefoot.optax import adam
     >>> optimizer = adam(rule, learning_rate=1e-3)
     """
 
+    is_given, eta = eta is not None, 0.0 if eta is None else eta
     slopes = jax.grad(objective, argnums=(0, 1))
     name = getattr(objective, "__name__", "objective")
     try:
@@ -106,7 +111,8 @@ def from_objective(objective: Callable[[Array, Array, Any], Array], *, eta: floa
             f"the objective {name} must take (mean, std, eta) and give one number that JAX can differentiate; with "
             f"mean 1 and std 1 it failed ({type(error).__name__}: {error})"
         ) from error
-    check_slopes(name, [by_mean for by_mean, _ in probed], by_std, library="jax.numpy")
+    is_flat = not is_given and not any(slope for _, slope in probed)
+    check_slopes(name, [by_mean for by_mean, _ in probed], by_std, library="jax.numpy", is_flat=is_flat)
 
     def tilt_of(stats: TiltState, eta: Any, noise: Array) -> tuple[Any, Any]:
         by_mean, by_std = slopes(stats.mean, stats.std, eta)
@@ -125,6 +131,7 @@ def find_rule(rule: str | Rule) -> Rule:
     """
     if isinstance(rule, Rule):
         return rule
+    check_is_no_objective(rule, "surefoot.optax")
     if not isinstance(rule, str) or rule.lower() not in RULES:
         raise ValueError(f"Unknown rule {rule!r}; take one of {', '.join(RULES)} or a surefoot.optax.Rule")
     return RULES[rule.lower()]

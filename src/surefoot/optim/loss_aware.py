@@ -78,13 +78,24 @@ class LossAware(TakesLoss):
         self, params: ParamsT, defaults: dict[str, Any], *, rule: str | Rule | None, process_group: Any
     ) -> None:
         if rule is not None:
-            self.rule = find_rule(rule)
+            self.rule = self._chosen(find_rule(rule))
         if defaults.get("eta") is None:
             defaults["eta"] = self.rule.eta
         check_new_group(defaults, self.engine, self.rule)
         self.process_group = process_group
         self._start_without_caches()
         super().__init__(params, with_fixed_pairs(defaults))
+
+    def _chosen(self, rule: Rule) -> Rule:
+        """Refuse another rule than the one that the name of the class promises."""
+        named = next(cls for cls in type(self).__mro__ if "rule" in vars(cls))
+        if named is not LossAware and rule != named.rule:
+            family = named.__mro__[1].__name__
+            raise ValueError(
+                f"{type(self).__name__} has the rule {named.rule.name!r}, but got rule={rule.name!r}; for another rule "
+                f"take {family}(params, rule=...)"
+            )
+        return rule
 
     def _start_without_caches(self) -> None:
         """Set up what is only remembered between steps and never saved."""

@@ -240,6 +240,8 @@ class AdamWS(LossAwareAdamW):
 class Momentum(LossAwareMomentum):
     """Plain SGD with bias-corrected momentum (Algorithm 1), the baseline of its family."""
 
+    rule = RULES["plain"]
+
 
 class MomentumUCB(LossAwareMomentum):
     """Momentum on mean + eta*std of the mini-batch loss."""

@@ -5,12 +5,13 @@ Every refusal names the value and what to do.
 
 from __future__ import annotations
 
+import difflib
 import functools
 import inspect
 import math
 import operator
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypedDict
 
 import torch
@@ -88,13 +89,27 @@ def takes_options(*, without: tuple[str, ...] = (), **defaults: Any) -> Callable
                 signature.bind(*args, **given)
             except TypeError as error:  # a name that is not there, or one too many
                 owner = type(args[0]).__name__ if args else constructor.__name__
-                raise TypeError(f"{owner}() {error}; help({owner}) lists what it takes") from None
+                near = _nearest(given.keys() - signature.parameters.keys(), signature.parameters)
+                raise TypeError(f"{owner}() {error}{near}; help({owner}) lists what it takes") from None
             return constructor(*args, **(values | given))
 
         construct.__signature__ = signature  # type: ignore[attr-defined]
         return construct
 
     return decorate
+
+
+#: What other libraries call an option.
+USUAL_NAMES = {"learning_rate": "lr", "l2": "weight_decay", "wd": "weight_decay", "epsilon": "eps"}
+
+
+def _nearest(unknown: Iterable[str], known: Iterable[str]) -> str:
+    """A question that names the option that was probably meant; empty if none is near."""
+    for name in sorted(unknown):
+        near = difflib.get_close_matches(USUAL_NAMES.get(name, name), known, n=1)
+        if near:
+            return f"; did you mean {near[0]}?"
+    return ""
 
 
 def constructor_arguments(engine_options: dict[str, Any], options: Options) -> dict[str, Any]:

@@ -139,7 +139,10 @@ def check_is_optimizer(base: Any, owner: str) -> None:
     """Refuse to wrap what is not a torch optimizer, or is a framework's wrapper around it."""
     name = type(base).__name__
     if not isinstance(base, Optimizer):
-        raise TypeError(f"{owner} wraps a torch optimizer, but got {name}: {base!r}")
+        raise TypeError(
+            f"{owner} wraps a torch optimizer, but got {name}; build the optimizer first, as in "
+            f"{owner}(torch.optim.AdamW(params))"
+        )
     if unwrapped(base) is not base:
         raise TypeError(
             f"{name} is a wrapper around {type(unwrapped(base)).__name__}; give that to {owner}, then prepare() the "
