@@ -60,7 +60,7 @@ class Row:
         measure: the metric, in words.
         difference: contestant minus peer, with its 95 % interval.
         n: the number of pairs.
-        outcome: better, worse, undecided, or that there are too few seeds to say.
+        outcome: better, worse, or what else can be said: see `undecided`.
         source: how it was measured, as Markdown.
         relative: difference, low and high in percent of the peer's mean, for the picture.
     """
@@ -114,12 +114,21 @@ def compared(task: str, metric: str, family: Sequence[Pairs], source: str) -> It
         elif e >= DECISIVE:
             outcome = "**better**" if is_better else "**worse**"
         else:
-            outcome = "undecided"
+            outcome = undecided(low, high, is_better=is_better)
         mean = sum(pairs.theirs[seed] for seed in pairs.seeds) / len(pairs.seeds)
         relative = tuple(100 * value / mean for value in (difference, low, high))
         text = ("+" if difference > 0 else "") + with_interval(difference, low, high)
         names = (task, pairs.contestant, pairs.peer, MEASURES[metric])
         yield Row(*names, text, len(pairs.seeds), outcome, source, relative)  # type: ignore[arg-type]
+
+
+def undecided(low: float, high: float, *, is_better: bool) -> str:
+    """The outcome where no claim is possible: which way it leans, if the interval of this row alone excludes zero.
+
+    >>> undecided(0.1, 0.3, is_better=False), undecided(-0.1, 0.3, is_better=False)
+    ('leans worse', 'undecided')
+    """
+    return f"leans {'better' if is_better else 'worse'}" if low > 0 or high < 0 else "undecided"
 
 
 def name_of(configuration: Configuration) -> str:
@@ -222,12 +231,23 @@ def tables(path: Path) -> Iterator[list[dict[str, str]]]:
         yield [dict(zip(header, row)) for row in rows]
 
 
-def reported(task: str, contestant: str, peer: str, row: Mapping[str, str], mean: str, source: str) -> Row:
+def reported(
+    task: str, contestant: str, peer: str, row: Mapping[str, str], mean: str, source: str, margin: str = ""
+) -> Row:
     """A row that a command of the lab wrote: its difference, interval and verdict are taken as they are."""
     text = row["difference (95%)"]
     numbers = [float(part) for part in re.findall(r"-?\d+(?:\.\d+)?(?:e-\d+)?", text)]
     verdict = next(value for name, value in row.items() if name.startswith("verdict"))
-    outcome = "**worse**" if " is better than " in verdict else "**better**" if " beats " in verdict else "undecided"
+    if " is better than " in verdict:
+        outcome = "**worse**"
+    elif " beats " in verdict:
+        outcome = "**better**"
+    elif " are equal within " in verdict:
+        outcome = f"equal within {margin}"
+    else:
+        outcome = undecided(*numbers[1:], is_better=numbers[0] < 0)
+        if row.get("not inferior") == "yes":
+            outcome = f"{outcome}, not inferior by {margin}"
     relative = tuple(100 * value / float(mean.partition("±")[0]) for value in numbers)
     sign = "" if text.startswith(("+", "-")) else "+"
     names = (task, contestant, peer, "validation loss")
@@ -259,10 +279,12 @@ def of_the_averages() -> Iterator[Row]:
     """The any-time average against the best of its peers, at every horizon."""
     for path in sorted((ROOT / "results" / "anytime").glob("*.md")):
         table = next((rows for rows in tables(path) if "best peer" in rows[0]), [])
+        margins = re.findall(r"--margin (\d+(?:\.\d+)?)%", path.read_text())
+        margin = f"{margins[0]} %" if margins else "the margin"
         for row in table:
             task = f"{path.stem}, {row['epochs']} epochs"
             source = f"[anytime](../results/anytime/{path.name})"
-            yield reported(task, "any-time average", row["best peer"], row, row["its mean"], source)
+            yield reported(task, "any-time average", row["best peer"], row, row["its mean"], source, margin)
 
 
 def main_rows(rows: Sequence[Row]) -> list[Row]:
@@ -312,7 +334,8 @@ def draw(rows: Sequence[Row], path: Path) -> None:
 def collect() -> list[Row]:
     runs = read_archive(ROOT / "results" / "paper" / "runs.jsonl")
     first = [*from_adamw(), *of_the_averages(), *of_the_demo(), *with_bounds()]
-    return [*first, *of_the_paper(runs), *of_the_parts(runs)]
+    rows = [*first, *of_the_paper(runs), *of_the_parts(runs)]
+    return sorted(rows, key=lambda row: "transformer" not in row.task)  # first what most readers train
 
 
 def main() -> None:

@@ -81,7 +81,10 @@ def test_the_table_of_the_evidence_is_that_of_the_recorded_results() -> None:
     rows = evidence.collect()
     table = evidence.markdown(evidence.HEADER, [row.cells for row in rows])
     assert table in evidence.PAGE.read_text(), "run: python benchmarks/evidence.py --save"
-    assert {row.outcome for row in rows} == {"**better**", "**worse**", "undecided", "too few seeds"}
+    said = {"**better**", "**worse**", "undecided", "leans better", "leans worse", "too few seeds"}
+    assert {row.outcome.partition(", not inferior by ")[0] for row in rows} - {"equal within 1 %"} == said
+    are_transformers = ["transformer" in row.task for row in rows]
+    assert are_transformers == sorted(are_transformers, reverse=True)
     assert len(evidence.main_rows(rows)) > len(evidence.MAIN)
     texts = [re.sub(r"\s", "", text) for text in re.findall(r"<!-- (.+?) -->", evidence.PICTURE.read_text())]
     for row in evidence.main_rows(rows):
@@ -98,6 +101,36 @@ def test_a_row_of_the_evidence_says_who_is_better() -> None:
     assert rows[0].relative[0] == pytest.approx(-46.5)
     [worse, _] = evidence.compared("task", "val_acc", pairs, "here")
     assert worse.outcome == "**worse**"
+
+
+def test_a_row_without_a_claim_says_which_way_it_leans() -> None:
+    """Six pairs that agree decide a comparison that stands alone, but not one beside four that are level."""
+    high, low = dict.fromkeys(range(6), 1.0), {seed: 0.5 + seed / 100 for seed in range(6)}
+    mixed = {seed: 1.0 + (-1) ** seed / 10 for seed in range(6)}
+    agree, level = evidence.Pairs("new", "old", low, high), evidence.Pairs("level", "old", mixed, high)
+    [alone] = evidence.compared("task", "val_loss", [agree], "here")
+    assert alone.outcome == "**better**"
+    outcomes = [row.outcome for row in evidence.compared("task", "val_loss", [agree, *[level] * 4], "here")]
+    assert outcomes == ["leans better", *["undecided"] * 4]
+    accuracy, *_ = evidence.compared("task", "val_acc", [agree, *[level] * 4], "here")
+    assert accuracy.outcome == "leans worse"
+
+
+@pytest.mark.parametrize(
+    ("difference", "not_inferior", "verdict", "outcome"),
+    [
+        ("0.008 (0.006 to 0.017)", "yes", "new and old are equal within 0.02: the ...", "equal within 1 %"),
+        ("0.008 (0.006 to 0.017)", "yes", "undecided: 1 more seed needed", "leans worse, not inferior by 1 %"),
+        ("-0.008 (-0.017 to -0.006)", "not shown", "undecided: 1 more seed needed", "leans better"),
+        ("0.008 (-0.006 to 0.017)", "not shown", "undecided: 1 more seed needed", "undecided"),
+        ("0.008 (0.006 to 0.017)", "not shown", "old is better than new", "**worse**"),
+    ],
+)
+def test_a_row_that_was_recorded_keeps_its_verdict(
+    difference: str, not_inferior: str, verdict: str, outcome: str
+) -> None:
+    row = {"difference (95%)": difference, "n": "6", "not inferior": not_inferior, "verdict (Holm)": verdict}
+    assert evidence.reported("task", "new", "old", row, "1.0", "here", "1 %").outcome == outcome
 
 
 def test_the_page_on_bounds_shows_the_runs_that_were_recorded() -> None:
