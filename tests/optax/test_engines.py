@@ -120,3 +120,27 @@ def test_a_gradient_is_finite_if_its_squares_are(dtype: Any) -> None:
     updates, state = optimizer.update(jnp.asarray([1e30, 0.0, 0.0]), optimizer.init(jnp.zeros(3)), value=1.0)
     assert int(so.confidence(state)[0]["skipped"]) == 1  # Adam could not hold its square
     assert not updates.any()
+
+
+@pytest.mark.parametrize("decoupled", [False, True])
+@pytest.mark.parametrize("eps", [0.0, 1e-8])
+def test_a_skipped_first_step_moves_nothing(eps: float, decoupled: bool) -> None:
+    """The moments are 0 then, so without an eps the direction would be 0 / 0."""
+    optimizer = so.adam_ucb(0.1, eps=eps, weight_decay=0.001, decoupled_weight_decay=decoupled)
+    step = jax.jit(optimizer.update)
+    updates, state = step(gradients(0, bad=True), optimizer.init(PARAMS), PARAMS, value=math.nan)
+    assert all(not leaf.any() for leaf in jax.tree.leaves(updates))
+    updates, state = step(gradients(1), state, PARAMS, value=1.0)
+    assert all(bool(jnp.isfinite(leaf).all()) and bool(leaf.any()) for leaf in jax.tree.leaves(updates))
+    assert int(state.skipped) == 1
+
+
+@pytest.mark.parametrize("weighting", ["paper", "unit"])
+def test_float16_gradients_near_their_largest_stay_finite(weighting: str) -> None:
+    """The product with the weight is kept inside float16."""
+    params = {"w": jnp.ones(3, jnp.float16)}
+    optimizer = so.momentum_ucb(0.001, eta=0.5, weighting=weighting)
+    state = optimizer.init(params)
+    for loss in (1.0, 2.0, 1.0, 9.0):
+        updates, state = optimizer.update({"w": jnp.full(3, 6e4, jnp.float16)}, state, params, value=loss)
+        assert bool(jnp.isfinite(updates["w"]).all())

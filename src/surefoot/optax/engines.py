@@ -52,7 +52,7 @@ def _corrected(count: Array, taken: Array, eps: Any, *decays: Any) -> tuple[Arra
     """
 
     def step(count: Array) -> tuple[list[Array], Array]:
-        return [jnp.asarray(1 - decay ** count.astype(float), float) for decay in decays], jnp.asarray(eps, float)
+        return [jnp.asarray(1 - decay**count, float) for decay in decays], jnp.asarray(eps, float)
 
     def stay(_: Array) -> tuple[list[Array], Array]:
         return [jnp.full((), of, float) for of in (jnp.inf, 1.0)[: len(decays)]], jnp.ones((), float)
@@ -62,7 +62,7 @@ def _corrected(count: Array, taken: Array, eps: Any, *decays: Any) -> tuple[Arra
 
 
 def adam_engine(b1: Any, b2: Any, eps: Any, mu_dtype: Any) -> Engine:
-    """What ``optax.scale_by_adam`` computes, bit for bit."""
+    """What ``optax.scale_by_adam`` computes, up to rounding."""
 
     def update(gradients: optax.Updates, state: Any, taken: Array) -> tuple[optax.Updates, Any]:
         mu = _moments(b1, gradients, state.mu, taken)
@@ -79,7 +79,7 @@ def adam_engine(b1: Any, b2: Any, eps: Any, mu_dtype: Any) -> Engine:
 
 
 def momentum_engine(beta: Any, accumulator_dtype: Any) -> Engine:
-    """What ``optax.ema`` computes, bit for bit."""
+    """What ``optax.ema`` computes, up to rounding."""
 
     def update(gradients: optax.Updates, state: Any, taken: Array) -> tuple[optax.Updates, Any]:
         ema = _moments(beta, gradients, state.ema, taken)
