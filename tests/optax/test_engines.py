@@ -130,7 +130,7 @@ def test_a_skipped_first_step_moves_nothing(eps: float, decoupled: bool) -> None
     step = jax.jit(optimizer.update)
     updates, state = step(gradients(0, bad=True), optimizer.init(PARAMS), PARAMS, value=math.nan)
     assert all(not leaf.any() for leaf in jax.tree.leaves(updates))
-    updates, state = step(gradients(1), state, PARAMS, value=1.0)
+    updates, state = step(gradients(2), state, PARAMS, value=1.0)
     assert all(bool(jnp.isfinite(leaf).all()) and bool(leaf.any()) for leaf in jax.tree.leaves(updates))
     assert int(state.skipped) == 1
 
