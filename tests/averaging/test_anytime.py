@@ -558,6 +558,37 @@ def test_after_other_weights_or_a_step_the_average_that_was_handed_over_is_histo
             optimizer.hand_over()
 
 
+@pytest.mark.parametrize("how", ["state dict", "inside"])
+def test_an_average_that_is_loaded_into_the_model_is_not_averaged_again(how: str) -> None:
+    model, optimizer = trained()
+    weights, average = copy.deepcopy(model.state_dict()), optimizer.averaged_state_dict(model)
+    if how == "inside":
+        with optimizer.averaged():
+            average = copy.deepcopy(model.state_dict())
+    model.load_state_dict(average)
+    assert optimizer.is_averaged
+    copied_model, copied = copy.deepcopy((model, optimizer))
+    for net, opt in ((model, optimizer), (copied_model, copied)):
+        assert_equal(list(average.values()), list(opt.averaged_state_dict(net).values()))
+        with opt.averaged():
+            assert_equal(list(average.values()), list(net.state_dict().values()))
+    model.load_state_dict(weights)
+    assert not optimizer.is_averaged
+    assert_equal(list(average.values()), list(optimizer.averaged_state_dict(model).values()))
+    model.load_state_dict(average)
+    train(model, optimizer, range(8, 9))
+    assert not optimizer.is_averaged
+
+
+def test_half_an_average_is_none() -> None:
+    model, optimizer = trained()
+    average = optimizer.averaged_state_dict(model)
+    first = next(iter(average))
+    model.load_state_dict({first: average[first]}, strict=False)
+    assert not optimizer.is_averaged
+    assert torch.equal(optimizer.averaged_state_dict(model)[first], average[first])
+
+
 def test_a_base_that_writes_behind_autograds_back_ends_a_hand_over_too() -> None:
     class Behind(torch.optim.SGD):
         def step(self, closure: Any = None) -> None:  # type: ignore[override]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from contextlib import contextmanager
@@ -23,6 +24,7 @@ from surefoot.averaging.weights import (
     WeightAverage,
     are_finite,
     check_every,
+    checksum,
     pack,
     put,
     reshard,
@@ -111,6 +113,8 @@ class Anytime(Wrapper):
             self._check_model(model)
 
     def _adopt(self, base: Optimizer) -> None:
+        # The average as it was last in the model: its checksums, and the versions of the trained weights after that.
+        self._shown: dict[Tensor, tuple[int, Tensor]] = {}
         self._observers: list[WeightAverage] = []
         self._numbers: list[Tensor | None] = []
         # Losses that wait for the next update of the average, where all are dealt with in one go: in training the
@@ -161,7 +165,7 @@ class Anytime(Wrapper):
             self._step_base(**self._arguments_for_base(loss, recorded))
             self._unseen.append(value)
             return returned
-        self._handed_over = {}
+        self._handed_over, self._shown = {}, {}
         self._current_observers()
         if closure is None:
             if value is None:
@@ -248,12 +252,16 @@ class Anytime(Wrapper):
             self._has_asked_for_batch_norm = True
             if belong_to_batch_norm(self._params()):
                 warnings.warn(f"Anytime: {ABOUT_BATCH_NORM}", stacklevel=3)
-        with swapped(values):
-            self._is_swapped = True
-            try:
+        sums: dict[Tensor, Tensor] = {}
+        try:
+            with swapped(values):
+                self._is_swapped = True
+                sums = {x: checksum(x) for x, _ in values}
                 yield
-            finally:
-                self._is_swapped = False
+        finally:
+            self._is_swapped = False
+            self._shown |= {x: (version_of(x), total) for x, total in sums.items()}
+            self._room = 0  # the next step has to notice
 
     @property
     def span(self) -> Number:
@@ -275,8 +283,7 @@ class Anytime(Wrapper):
         `averaged` and `averaged_state_dict` then leave them as they are, until a step or other weights come.
         """
         self._refuse_if_swapped("model_has_average()")
-        tensors = [*self._averages, *([] if self._buffers is None else self._buffers.tensors())]
-        self._handed_over = {x: version_of(x) for x in tensors}
+        self._handed_over = {x: version_of(x) for x in self._averaged_tensors()}
         self._room = 0  # the next step has to notice
 
     def _values(self) -> list[tuple[Tensor, Tensor]]:
@@ -289,13 +296,19 @@ class Anytime(Wrapper):
         return [(x, value) for x, value in values if x not in kept] if kept else values
 
     def _still_handed_over(self) -> dict[Tensor, int]:
-        """The tensors in which the average was left and which nobody has changed since."""
+        """The tensors that have the average: it was left in them, or it was read from `averaged` and loaded again."""
+        changed = [(x, total) for x, (version, total) in self._shown.items() if version_of(x) != version]
+        loaded = [x for x, total in changed if math.isclose(checksum(x).item(), total.item(), rel_tol=1e-12)]
+        self._handed_over |= {x: version_of(x) for x in loaded}
         return {x: version for x, version in self._handed_over.items() if version_of(x) == version}
+
+    def _averaged_tensors(self) -> list[Tensor]:
+        return [*self._averages, *([] if self._buffers is None else self._buffers.tensors())]
 
     @property
     def is_averaged(self) -> bool:
         """Whether the averaged weights are in the model now."""
-        return self._is_swapped or (bool(self._handed_over) and self._still_handed_over() == self._handed_over)
+        return self._is_swapped or set(self._averaged_tensors()) <= self._still_handed_over().keys() > set()
 
     def averaged_state_dict(self, model: nn.Module) -> dict[str, Any]:
         """``model.state_dict()`` with the averaged weights, as a copy: the weights to keep, to publish, to serve.
@@ -320,7 +333,7 @@ class Anytime(Wrapper):
         """
         self._refuse_if_swapped("restart_average()")
         self._averages.clear()
-        self._handed_over = {}
+        self._handed_over, self._shown = {}, {}
         self._observers, self._unseen, self._room = [], [], 0
         for group in self.param_groups:
             group[NUMBERS] = pack(AverageState())
@@ -449,7 +462,8 @@ class Anytime(Wrapper):
             loaded = list(zip(self._params(), state_dict.get(AVERAGE, [])))
         # Uncast: torch would cast them to the dtype of the parameters.
         self._averages = {p: started(p, average, self.device) for p, average in loaded if isinstance(average, Tensor)}
-        self._observers, self._unseen, self._room, self._handed_over = [], [], 0, {}
+        self._observers, self._unseen, self._room = [], [], 0
+        self._handed_over, self._shown = {}, {}
         # Only checkpoints have it in the group: between them the buffers have it.
         vector = self.param_groups[0].pop(BUFFERS, None)
         if self._buffers is not None:
