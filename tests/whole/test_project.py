@@ -173,6 +173,15 @@ def test_every_named_optimizer_is_exported() -> None:
     assert all(getattr(surefoot, name) is cls for name, cls in OPTIMIZERS.items())
 
 
+@pytest.mark.parametrize(
+    ("name", "end"), [("AdamWs", "; did you mean AdamWS?"), ("anytime", "; did you mean Anytime?"), ("Shampoo", "")]
+)
+def test_a_misspelt_name_gets_a_suggestion(name: str, end: str) -> None:
+    with pytest.raises(AttributeError) as caught:
+        getattr(surefoot, name)
+    assert str(caught.value) == f"module 'surefoot' has no attribute {name!r}{end}"
+
+
 def test_version() -> None:
     assert surefoot.__version__ == metadata.version("surefoot")
     assert re.search(rf"^## {re.escape(surefoot.__version__)}\b", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)

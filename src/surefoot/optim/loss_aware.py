@@ -88,7 +88,7 @@ class LossAware(TakesLoss):
 
     def _chosen(self, rule: Rule) -> Rule:
         """Refuse another rule than the one that the name of the class promises."""
-        named = next(cls for cls in type(self).__mro__ if "rule" in vars(cls))
+        named: Any = next(cls for cls in type(self).__mro__ if "rule" in vars(cls))
         if named is not LossAware and rule != named.rule:
             family = named.__mro__[1].__name__
             raise ValueError(
