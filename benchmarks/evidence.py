@@ -21,7 +21,7 @@ from interleave import markdown
 
 from surefoot.lab.analyse.anytime_valid import DECISIVE, Evidence, fewest_seeds, holm
 from surefoot.lab.analyse.stats import paired
-from surefoot.lab.analyse.verdicts import with_interval
+from surefoot.lab.analyse.verdicts import count, with_interval
 from surefoot.lab.store import Run
 from surefoot.paper.ablation import at_horizon, runs_by_rate, runs_by_variant
 from surefoot.paper.archive import read_archive
@@ -48,6 +48,10 @@ MAIN = [
     ("MLP on MNIST, 12", "the scale alone", "Adam"),
     ("MLP on MNIST, 12", "the scale alone", "Adam, cosine decay"),
 ]
+
+
+#: How the names of files end that have the any-time average with the rate of `AnytimeLR`.
+RATE = "-rate"
 
 
 @dataclass(frozen=True)
@@ -277,18 +281,19 @@ def titles(path: Path) -> list[tuple[str, str]]:
 
 def of_the_averages() -> Iterator[Row]:
     """The any-time average against the best of its peers, at every horizon."""
-    for path in sorted((ROOT / "results" / "anytime").glob("*.md")):
+    for path in sorted((ROOT / "results" / "anytime").glob("*.md"), key=lambda path: path.stem):
         table = next((rows for rows in tables(path) if "best peer" in rows[0]), [])
         margins = re.findall(r"--margin (\d+(?:\.\d+)?)%", path.read_text())
         margin = f"{margins[0]} %" if margins else "the margin"
+        contestant = "any-time average" + (" and rate" if path.stem.endswith(RATE) else "")
         for row in table:
-            task = f"{path.stem}, {row['epochs']} epochs"
+            task = f"{path.stem.removesuffix(RATE)}, {count(int(row['epochs']), 'epoch')}"
             source = f"[anytime](../results/anytime/{path.name})"
-            yield reported(task, "any-time average", row["best peer"], row, row["its mean"], source, margin)
+            yield reported(task, contestant, row["best peer"], row, row["its mean"], source, margin)
 
 
 def main_rows(rows: Sequence[Row]) -> list[Row]:
-    """The rows of the picture, in its order; of the any-time average the shortest and the longest run."""
+    """The rows of the picture, in its order; of the any-time averages, with a rate and without, the worst horizon."""
     chosen = [
         row
         for task, contestant, peer in MAIN
@@ -296,11 +301,12 @@ def main_rows(rows: Sequence[Row]) -> list[Row]:
         if row.task.startswith(task)
         and (row.contestant, row.peer, row.measure) == (contestant, peer, "validation loss")
     ]
-    averages = [row for row in rows if row.contestant == "any-time average"]
-    by_task = {row.task.partition(",")[0]: [] for row in averages}  # type: dict[str, list[Row]]
-    for row in averages:
-        by_task[row.task.partition(",")[0]].append(row)
-    return chosen + [row for of_task in by_task.values() for row in (of_task[0], of_task[-1])]
+    worst: dict[tuple[str, str], Row] = {}
+    for row in rows:
+        if row.relative and row.contestant.startswith("any-time average"):
+            key = (row.task.partition(",")[0], row.contestant)
+            worst[key] = max(worst.get(key, row), row, key=lambda row: row.relative[0])  # type: ignore[index]
+    return chosen + list(worst.values())
 
 
 def draw(rows: Sequence[Row], path: Path) -> None:
