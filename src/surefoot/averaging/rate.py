@@ -83,10 +83,10 @@ def _sent(number: Number) -> float | Transfer:
 
 def _anytime(optimizer: Any) -> Anytime:
     """The `Anytime` whose average the rate follows."""
-    found = loss_aware(optimizer)
-    if not isinstance(found, Anytime):
+    inner = loss_aware(optimizer)
+    if not isinstance(inner, Anytime):
         raise TypeError(
             f"AnytimeLR follows the average of a surefoot.Anytime, but got {type(optimizer).__name__}; write "
             "AnytimeLR(Anytime(optimizer))"
         )
-    return found
+    return inner
