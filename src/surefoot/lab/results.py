@@ -70,7 +70,18 @@ class Results:
     def frame(self) -> DataFrame:
         """The recorded epochs as a pandas DataFrame, one row per run and epoch, for analyses of your own.
 
-        The smallest validation loss of each optimizer: `results.frame.groupby("optimizer")["valid_loss"].min()`.
+        The validation loss after the last epoch, as mean and std over the seeds:
+
+        >>> import tempfile
+        >>> from surefoot.lab import compare
+        >>> with tempfile.TemporaryDirectory() as out:
+        ...     frame = compare("digits-lr", ["adam", "sgd"], seeds=2, epochs=1, out=out, progress=False).frame
+        >>> last = frame[frame["epoch"] == frame["epoch"].max()]
+        >>> summary = last.groupby("optimizer")["valid_loss"].agg(["mean", "std"])
+        >>> list(summary.index)
+        ['Adam', 'SGD']
+
+        Take all optimizers at the same epoch. The smallest loss over seeds and epochs is that of the luckiest run.
         """
         return to_frame(group_runs(self.runs))
 
