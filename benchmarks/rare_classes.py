@@ -59,8 +59,8 @@ def ends(runs: list[Run], spec: str) -> dict[int, tuple[float, float]]:
     return dict(sorted(found.items()))
 
 
-def chosen(runs: list[Run]) -> dict[str, str]:
-    """The setting of each family, by the tune seeds."""
+def chosen(runs: list[Run]) -> tuple[dict[str, str], list[str]]:
+    """The setting of each family, by the tune seeds; and the families in which none keeps the mean."""
     scores = {
         spec: [statistics.fmean(column) for column in zip(*ends(runs, spec).values())]
         for settings in FAMILIES.values()
@@ -70,16 +70,17 @@ def chosen(runs: list[Run]) -> dict[str, str]:
     if not all(scores.values()):
         raise SystemExit("not tuned yet; run the command tune first")
     least = max(scores[spec][0] for spec in specs("")) - LOSS_OF_THE_MEAN
-    best = {}
+    best, below = {}, []
     for family, settings in FAMILIES.items():
         candidates = [spec for options in settings for spec in specs(options)]
         allowed = [spec for spec in candidates if scores[spec][0] >= least]
         best[family] = max(allowed or candidates, key=lambda spec: scores[spec][1])
+        below += [] if allowed else [family]
         print(family, {spec: [round(x, 1) for x in scores[spec]] for spec in candidates}, "->", best[family])
-    return best
+    return best, below
 
 
-def write(runs: list[Run], best: dict[str, str]) -> None:
+def write(runs: list[Run], best: dict[str, str], below: list[str]) -> None:
     """Write results/examples/rare_classes.md."""
     found = {family: list(zip(*(ends(runs, spec)[seed] for seed in SEEDS))) for family, spec in best.items()}
     plain = found["cross-entropy"]
@@ -104,7 +105,8 @@ def write(runs: list[Run], best: dict[str, str]) -> None:
             markdown(head, rows),
             f"Settings were chosen on the seeds {', '.join(map(str, TUNE_SEEDS))}, at the learning rates "
             f"{', '.join(f'{rate:g}' for rate in RATES)}: the best worst class, among settings whose mean is at most "
-            f"{LOSS_OF_THE_MEAN:g} point below the best of cross-entropy. Strengths tried: "
+            f"{LOSS_OF_THE_MEAN:g} point below the best of cross-entropy; where no setting is, the best worst class of "
+            f"all ({'; '.join(below) or 'no family'}). Strengths tried: "
             + "; ".join(f"{family}: {', '.join(settings)}" for family, settings in FAMILIES.items() if settings[0])
             + ".",
             "```\n"
@@ -125,11 +127,11 @@ def main() -> None:
     if args.command == "tune":
         every = [spec for settings in FAMILIES.values() for options in settings for spec in specs(options)]
         compute(args.out / "tune", every, TUNE_SEEDS, "tune")
-    best = chosen(read_runs(args.out / "tune", tuning=True))
+    best, below = chosen(read_runs(args.out / "tune", tuning=True))
     if args.command == "run":
         compute(args.out, best.values(), SEEDS, "report")
     if args.command == "table":
-        write(read_runs(args.out), best)
+        write(read_runs(args.out), best, below)
 
 
 if __name__ == "__main__":
