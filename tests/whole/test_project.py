@@ -211,7 +211,7 @@ print([name for name in sys.modules if name.startswith(("surefoot.lab.report", "
     assert done.stdout.split("\n")[:2] == ["1 True", "[]"], done.stdout + done.stderr
 
 
-SENTENCE = r"install (it|them) with: pip install 'surefoot\[{extra}\]'"
+SENTENCE = r"install (it|them) with:? pip install '\.\[{extra}\]' in a checkout of Surefoot"
 
 
 @pytest.mark.parametrize(
