@@ -52,6 +52,8 @@ MAIN = [
 
 #: How the names of files end that have the any-time average with the rate of `AnytimeLR`.
 RATE = "-rate"
+#: The task of a row that has all horizons of a comparison.
+TOGETHER = "all horizons together"
 
 
 @dataclass(frozen=True)
@@ -290,10 +292,26 @@ def of_the_averages() -> Iterator[Row]:
             task = f"{path.stem.removesuffix(RATE)}, {count(int(row['epochs']), 'epoch')}"
             source = f"[anytime](../results/anytime/{path.name})"
             yield reported(task, contestant, row["best peer"], row, row["its mean"], source, margin)
+        together = next((rows for rows in tables(path) if "difference over all horizons, % (95%)" in rows[0]), [])
+        if together:
+            yield nearest(f"{path.stem.removesuffix(RATE)}, {TOGETHER}", contestant, together, source)
+
+
+def nearest(task: str, contestant: str, rows: Sequence[Mapping[str, str]], source: str) -> Row:
+    """Over all horizons together: the peer that is the hardest to beat."""
+    numbers = [
+        [float(x) for x in re.findall(r"-?[\d.]+", row["difference over all horizons, % (95%)"])] for row in rows
+    ]
+    (middle, low, high), row = max(zip(numbers, rows, strict=True), key=lambda pair: pair[0][0])
+    outcome = next(value for name, value in row.items() if name.startswith("verdict"))
+    outcome = f"**{outcome}**" if outcome in ("better", "worse") else undecided(low, high, is_better=middle < 0)
+    text = f"{middle:+g} % ({low:g} to {high:g})"
+    names = (task, contestant, row["peer"], "validation loss")
+    return Row(*names, text, int(row["n"]), outcome, source, (middle, low, high))
 
 
 def main_rows(rows: Sequence[Row]) -> list[Row]:
-    """The rows of the picture, in its order; of the any-time averages, with a rate and without, the worst horizon."""
+    """The rows of the picture, in its order; of the any-time averages all horizons together, and the worst one."""
     chosen = [
         row
         for task, contestant, peer in MAIN
@@ -301,12 +319,13 @@ def main_rows(rows: Sequence[Row]) -> list[Row]:
         if row.task.startswith(task)
         and (row.contestant, row.peer, row.measure) == (contestant, peer, "validation loss")
     ]
-    worst: dict[tuple[str, str], Row] = {}
-    for row in rows:
-        if row.relative and row.contestant.startswith("any-time average"):
-            key = (row.task.partition(",")[0], row.contestant)
-            worst[key] = max(worst.get(key, row), row, key=lambda row: row.relative[0])  # type: ignore[index]
-    return chosen + list(worst.values())
+    averages = [row for row in rows if row.contestant.startswith("any-time average")]
+    worst: dict[str, Row] = {}
+    for row in averages:
+        if row.contestant == "any-time average" and not row.task.endswith(TOGETHER):
+            name = row.task.partition(",")[0]
+            worst[name] = max(worst.get(name, row), row, key=lambda row: row.relative[0])  # type: ignore[index]
+    return [*chosen, *(row for row in averages if row.task.endswith(TOGETHER)), *worst.values()]
 
 
 def draw(rows: Sequence[Row], path: Path) -> None:
@@ -327,7 +346,7 @@ def draw(rows: Sequence[Row], path: Path) -> None:
     axes.axvline(0, color="#000000", linewidth=0.8)
     labels = [f"{row.contestant} against {row.peer}\n{row.task}, {row.n} seeds" for row in reversed(rows)]
     axes.set_yticks(range(len(rows)), labels)
-    axes.set_xlabel("validation loss: difference from the peer in %, with 95 % interval")
+    axes.set_xlabel("validation loss: difference in %, with 95 % interval")
     axes.text(0, len(rows) - 0.4, "better  ←   →  worse", ha="center")
     axes.set_ylim(-0.6, len(rows))
     axes.spines[["top", "right", "left"]].set_visible(False)
