@@ -16,6 +16,7 @@ from torch.testing._internal import common_optimizers
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+import surefoot
 from surefoot import LossAware
 from surefoot.optim.named import OPTIMIZERS
 
@@ -348,8 +349,13 @@ def test_entries_of_others_in_the_state_are_saved_and_loaded(cls: type[LossAware
     assert [x.state_dict()["state"][0]["step"].item() for x in (optimizer, other)] == [3, 3]
 
 
-@CLASS
-@pytest.mark.parametrize("options", [{}, {"rule": "cvar", "eta": 0.2}])
+FAMILIES = [surefoot.LossAwareAdam, surefoot.LossAwareMomentum, surefoot.LossAwareAdaMax, surefoot.LossAwareNAdam]
+
+
+@pytest.mark.parametrize(
+    ("cls", "options"),
+    [*((cls, {}) for cls in CLASSES), *((cls, {"rule": "cvar", "eta": 0.2}) for cls in FAMILIES)],
+)
 def test_a_copy_has_the_same_attributes(cls: type[LossAware], options: dict[str, Any]) -> None:
     _, optimizer = train(cls, options, steps=2)
     for clone in (copy.deepcopy(optimizer), pickle.loads(pickle.dumps(optimizer))):
