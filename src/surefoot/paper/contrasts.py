@@ -202,7 +202,7 @@ def _verdict_on_amount(contrast: Contrast, values: Sequence[float], family: int)
 
 
 #: What each verdict on a contrast is called in the sentence on a claim.
-_IN_A_SENTENCE = {
+LINE_VERDICTS = {
     "replicated": "replicated",
     "contradicted": "contradicted",
     "leans towards": "leaning towards it",
@@ -224,7 +224,7 @@ def _summary(results: Sequence[ContrastResult]) -> tuple[str, str]:
         word = "contradicted in part" if tally["replicated"] or tally["leans towards"] else "contradicted"
     else:
         word = "undecided"
-    counts = [f"{tally[verdict]} {name}" for verdict, name in _IN_A_SENTENCE.items() if tally[verdict]]
+    counts = [f"{tally[verdict]} {name}" for verdict, name in LINE_VERDICTS.items() if tally[verdict]]
     sentence = f"Of {count(len(counting), 'line')}: {', '.join(counts)}."
     if len(counting) < len(results):
         left = len(results) - len(counting)
@@ -239,8 +239,20 @@ def _too_few(results: Sequence[ContrastResult]) -> str:
     if not few:
         return ""
     which = "All" if len(few) == len(results) else str(len(few))
-    have = f"{min(few)}" if min(few) == max(few) else f"{min(few)} to {max(few)}"
+    have = from_to(few)
     verb, needed = ("has" if len(few) == 1 < len(results) else "have"), fewest_seeds()
     least, most = needed - max(few), needed - min(few)
     more = count(most, "more seed") if least == most else f"{least} to {most} more seeds"
     return f" {which} {verb} {have} of the {needed} paired seeds that a verdict takes: {more} needed."
+
+
+def from_to(numbers: Sequence[int]) -> str:
+    """The lowest and the highest of some numbers, in words.
+
+    >>> from_to([3, 1, 2]), from_to([3, 3]), from_to([])
+    ('1 to 3', '3', '')
+    """
+    if not numbers:
+        return ""
+    low, high = min(numbers), max(numbers)
+    return str(low) if low == high else f"{low} to {high}"

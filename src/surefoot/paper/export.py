@@ -29,7 +29,7 @@ from surefoot.paper.tables import (
     ablation_page,
     cell_texts,
     cells_csv,
-    claims_list,
+    claims_tally,
     counts_sentence,
     curves_csv,
     scorecard,
@@ -117,7 +117,7 @@ def page_parts(replication: Replication, figures: Figures, folder: Path, page: P
         "counts": "\n".join(textwrap.wrap(counts_sentence(table_cells(replication)), 98)) + "\n",
         "tally": tally_table(table_cells(replication)),
         "cell-verdicts": "\n".join(textwrap.wrap(CELL_VERDICTS, 98)) + "\n",
-        "claims": claims_list(judge_all(replication)),
+        "claims": claims_tally(judge_all(replication)),
     }
     link = Path(os.path.relpath(folder, page.parent)).as_posix()
     for figure in figures.drawn:

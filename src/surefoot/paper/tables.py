@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import textwrap
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -27,7 +26,7 @@ from surefoot.paper.cells import (
     table_cells,
 )
 from surefoot.paper.claims import judge_all
-from surefoot.paper.contrasts import ClaimVerdict
+from surefoot.paper.contrasts import LINE_VERDICTS, ClaimVerdict, from_to
 from surefoot.paper.published import METRICS, SEEDS, Configuration, configurations, plain_configurations
 
 HEADS = {"train_loss": "train loss", "val_loss": "val. loss", "val_acc": "val. acc. (%)"}
@@ -96,9 +95,8 @@ def tally_table(cells: Sequence[TableCell]) -> str:
 
 def _tally(name: str, cells: Sequence[TableCell]) -> list[str]:
     counts = Counter(cell.verdict for cell in cells)
-    seeds = sorted({cell.ours.n for cell in cells if cell.ours.n})
-    shown = "" if not seeds else str(seeds[0]) if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
-    return [name, str(len(cells)), *(str(counts[verdict]) for verdict in VERDICTS), shown]
+    seeds = from_to([cell.ours.n for cell in cells if cell.ours.n])
+    return [name, str(len(cells)), *(str(counts[verdict]) for verdict in VERDICTS), seeds]
 
 
 def claims_table(verdicts: Iterable[ClaimVerdict]) -> str:
@@ -107,10 +105,19 @@ def claims_table(verdicts: Iterable[ClaimVerdict]) -> str:
     return markdown_table(["claim", "verdict", "evidence"], rows)
 
 
-def claims_list(verdicts: Sequence[ClaimVerdict]) -> str:
-    """The claims by their verdicts, as a list whose lines are short."""
-    items = [f"- **{verdict.word}**: {verdict.claim.title}. {verdict.sentence}" for verdict in verdicts]
-    return "".join(f"{line}\n" for item in items for line in textwrap.wrap(item, 98, subsequent_indent="  "))
+def claims_tally(verdicts: Sequence[ClaimVerdict]) -> str:
+    """How many lines of evidence of each claim have which verdict, and how many paired seeds they have."""
+    counting = [[result for result in verdict.results if result.contrast.in_the_tables] for verdict in verdicts]
+    occurring = {result.verdict for results in counting for result in results}
+    columns = [verdict for verdict in LINE_VERDICTS if verdict in occurring]
+    rows = []
+    for verdict, results in zip(verdicts, counting):
+        counts = Counter(result.verdict for result in results)
+        together = len(verdict.results)
+        lines = str(together) if len(results) == together else f"{len(results)} of {together}"
+        seeds = from_to([result.paired.n for result in results])
+        rows.append([verdict.claim.title, verdict.word, lines, *(str(counts[name]) for name in columns), seeds])
+    return markdown_table(["claim", "verdict", "lines", *columns, "seeds"], rows)
 
 
 def _evidence(verdict: ClaimVerdict) -> str:
