@@ -369,7 +369,7 @@ def main() -> None:
     rows = collect()
     table = markdown(HEADER, [row.cells for row in rows])
     if parser.parse_args().save:
-        PAGE.write_text(filled(PAGE.read_text(), {"table": table}))
+        PAGE.write_text(filled(PAGE.read_text(), {"table": f"{table}\n"}))
         draw(main_rows(rows), PICTURE)
     else:
         print(table)
