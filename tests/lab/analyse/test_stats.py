@@ -8,9 +8,9 @@ import math
 import numpy as np
 import pytest
 import scipy.stats
-import statsmodels.api
 import statsmodels.stats.multitest
 import statsmodels.stats.power
+import statsmodels.stats.weightstats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -101,7 +101,7 @@ def test_seeds_needed_are_those_of_statsmodels(effect, power):
 
 def test_the_interval_is_that_of_statsmodels():
     values = np.random.default_rng(7).normal(0.3, 1.0, 9)
-    theirs = statsmodels.api.stats.DescrStatsW(values)
+    theirs = statsmodels.stats.weightstats.DescrStatsW(values)
     ours = stats.paired(list(values))
     assert (ours.low, ours.high) == pytest.approx(theirs.tconfint_mean(), rel=1e-12)
     assert ours.p_t == pytest.approx(theirs.ttest_mean()[1], rel=1e-12)
