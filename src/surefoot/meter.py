@@ -80,7 +80,7 @@ class Meter:
     owner: str = "Meter"
     skipping: str = "skips such steps"
     gain: tuple[float, float] | None = None
-    gain_beta: float = 0.999
+    gain_beta: Number = 0.999
 
     def assess(
         self, stats: LossStats, loss: Number, gradients_are_sound: bool | Tensor = True, power: Number = 0.0
@@ -164,7 +164,7 @@ class Meter:
         before, accepted = assessment.before, assessment.accepted
         after = before
         if accepted is not False:
-            after = before.with_loss(assessment.loss, float(self.beta), assessment[2:5])
+            after = before.with_loss(assessment.loss, self.beta, assessment[2:5])
             if accepted is not True:
                 after = choose(accepted, after, before)
         if proceed is True:

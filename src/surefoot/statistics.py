@@ -33,7 +33,7 @@ class LossStats(NamedTuple):
     tilt: Number = 0.0
     weight: Number = 1.0
 
-    def with_loss(self, loss: Number, beta: float, given: tuple[Number, ...] = ()) -> LossStats:
+    def with_loss(self, loss: Number, beta: Number, given: tuple[Number, ...] = ()) -> LossStats:
         """Add a loss, and the z, tilt and weight that it was given.
 
         ``share = (1 - beta) / (1 - beta**t)``, ``mean += share * d`` with ``d = loss - mean``, and
@@ -48,7 +48,7 @@ class LossStats(NamedTuple):
         distance = loss - self.mean
         mean = self.mean + share * distance
         if isinstance(mean, Tensor):
-            std = (1 - share).clamp(min=0).sqrt() * torch.hypot(self.std, share.sqrt() * distance)
+            std = _root((1 - share).clamp(min=0)) * _hypot(self.std, share.sqrt() * distance)
             return LossStats(count, mean, std, torch.minimum(self.best, mean), self.skipped, *(given or self[5:]))
         std = math.sqrt(max(1 - share, 0.0)) * math.hypot(self.std, math.sqrt(share) * distance)
         best = min(self.best, mean)
@@ -73,6 +73,22 @@ class LossStats(NamedTuple):
         else:
             std = math.hypot(after.std, math.sqrt(within))
         return choose(sample.weight > 0, after._replace(std=std), self)
+
+
+def _root(x: Tensor) -> Tensor:
+    """The square root, whose derivative at 0 is 0 here: autograd makes it infinite, and the product with 0 NaN."""
+    if not x.requires_grad:
+        return x.sqrt()
+    positive = x > 0
+    return torch.where(positive, torch.where(positive, x, 1.0).sqrt(), 0.0)
+
+
+def _hypot(x: Tensor, y: Tensor) -> Tensor:
+    """The length of (x, y), whose derivative at the origin is 0 here, and NaN by autograd."""
+    if not (x.requires_grad or y.requires_grad):
+        return torch.hypot(x, y)
+    away = (x != 0) | (y != 0)
+    return torch.where(away, torch.hypot(x, torch.where(away, y, 1.0)), 0.0)
 
 
 class LossSample(NamedTuple):

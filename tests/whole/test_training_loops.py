@@ -248,6 +248,29 @@ def test_autograd_follows_several_steps(cls: type[LossAware]) -> None:
         assert torch.autograd.gradcheck(end, start)
 
 
+@CLASS
+@pytest.mark.parametrize("losses", [(1.0, 2.0, 1.4, 1.1), (1.0, 1.0, 1.0, 1.0)], ids=["varying", "constant"])
+@pytest.mark.parametrize("options", [{}, {"weighting": "unit"}, {"maximize": True}], ids=str)
+def test_autograd_follows_options_through_the_weights(
+    cls: type[LossAware], losses: tuple[float, ...], options: dict[str, Any]
+) -> None:
+    """The weights depend on the decay rates, which are those of the loss statistics too."""
+
+    def end(start: Tensor, lr: Tensor, beta1: Tensor, beta2: Tensor, decay: Tensor) -> Tensor:
+        p = start.clone()
+        pair: Any = {} if cls.engine.name == "momentum" else {"betas": (beta1, beta2)}
+        settings = {"lr": lr.clone(), "weight_decay": decay.clone(), "eta": 0.3, **pair, **options}
+        optimizer = cls([torch.zeros(2, dtype=torch.float64)], differentiable=True, **settings)
+        optimizer.param_groups[0]["params"] = [p]
+        for loss in losses:
+            p.grad = p.clone() ** 2 + 1
+            optimizer.step(loss=loss)
+        return p
+
+    values = ([0.7, -1.3], 0.1, 0.8, 0.95, 0.05)
+    assert torch.autograd.gradcheck(end, [torch.tensor(x, dtype=torch.float64, requires_grad=True) for x in values])
+
+
 def test_without_differentiable_no_step_is_followed() -> None:
     p = Parameter(torch.ones(2))
     p.grad = torch.ones(2, requires_grad=True) * 2

@@ -195,6 +195,8 @@ class LossAware(TakesLoss):
         return meters
 
     def _make_meter(self, index: int, group: Group) -> Meter:
+        # Autograd follows the statistics too, where it follows the step.
+        read = (lambda value: value) if group["differentiable"] else _detached
         beta = group["loss_beta"]
         # The published recipe weighs for itself.
         rule = RULES["plain"] if group["reference"] else self.rule
@@ -202,7 +204,7 @@ class LossAware(TakesLoss):
             rule,
             group["eta"],
             group["weighting"],
-            _detached(self.engine.momentum(group)) or DEFAULT_LOSS_BETA if beta is None else _detached(beta),
+            read(self.engine.momentum(group)) or DEFAULT_LOSS_BETA if beta is None else read(beta),
             group["seed"],
             index,
             bool(group["maximize"]),
@@ -210,7 +212,7 @@ class LossAware(TakesLoss):
             type(self).__name__,
             # Only the paper's weighting has a scale, and the published recipe has no bounds.
             gain=group["gain"] if group["weighting"] == "paper" and rule.scales else None,
-            gain_beta=float(_detached(group["betas"][1])) if "betas" in group else 0.999,
+            gain_beta=read(group["betas"][1]) if "betas" in group else 0.999,
         )
 
     def _create_state_only(self, closure: Any) -> None:
@@ -370,7 +372,7 @@ class LossAware(TakesLoss):
 
 
 def _detached(value: Number) -> Number:
-    return value.detach() if isinstance(value, Tensor) else value
+    return float(value.detach()) if isinstance(value, Tensor) else value
 
 
 class _CheckedOptions:

@@ -31,7 +31,7 @@ class LossAwareAdam(LossAware):
         maximize: maximize the loss; its statistics are then those of its negative.
         foreach, fused: which kernels to use (None: the fastest that applies).
         capturable: keep all statistics on the device, for CUDA graphs.
-        differentiable: let autograd follow the step, through gradients and tensors given as options; the weight is a
+        differentiable: let autograd follow the step, through gradients and tensors given as options; the loss is a
             constant to it.
         loss_beta: decay rate of the loss statistics (None: the engine's, betas[0]; 0.9 if that is 0).
         seed: of the noise (rule S); the same seed gives the same noise on every rank and after a resume.
