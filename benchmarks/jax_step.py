@@ -11,6 +11,7 @@ on the machine disturb less. Where memory happens to lie matters, so several sit
 from __future__ import annotations
 
 import argparse
+import itertools
 import statistics
 import time
 from collections.abc import Callable
@@ -88,8 +89,13 @@ def main() -> None:
             label = f"{name}, {'donated' if donate else 'kept'}"
             print(f"measuring {label} ...", flush=True)
 
-            def benches(shapes: list[tuple[int, ...]] = SETS[name], donate: bool = donate) -> dict[str, Bench]:
-                return {key: Bench(make(), shapes, donate, steps=3) for key, make in chosen.items()}
+            def benches(shapes: list[tuple[int, ...]] = SETS[name], donate: bool = donate) -> dict[str, Any]:
+                built = {key: Bench(make(), shapes, donate, steps=3) for key, make in chosen.items()}
+                # The baseline runs between all others. Several take turns, so that none runs more often than another:
+                # arrays that are used more often are faster, and "the same again" took 1.04 of a single baseline.
+                copies = [Bench(chosen[BASELINE](), shapes, donate, steps=3) for _ in range(len(chosen) - 2)]
+                turns = itertools.cycle([built[BASELINE], *copies])
+                return built | {BASELINE: lambda: next(turns)()}
 
             measured[label] = interleave(benches, args.rounds, sittings=args.sittings)
     facts = conditions() | {"jax": jax.__version__, "optax": optax.__version__}
