@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from notebooks import Shown
 from surefoot.lab.run import progress
 from surefoot.lab.run.pool import Event, RunJob, TaskSource
 from surefoot.lab.run.progress import LiveDisplay, PlainLines, Progress, duration
@@ -75,27 +76,10 @@ def test_the_live_display_shows_what_runs_and_what_went_wrong() -> None:
     assert "diverged in epoch 1" in out.getvalue()
 
 
-class Shown:
-    """What a notebook was given to display."""
-
-    def __init__(self) -> None:
-        self.texts: list[str] = []
-
-    def display(self, content: object, display_id: bool) -> Shown:
-        assert display_id
-        self.update(content)
-        return self
-
-    def update(self, content: object) -> None:
-        self.texts.append(str(content))
-
-
 def test_a_notebook_has_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
-    shown = Shown()
-    module = types.SimpleNamespace(display=shown.display, HTML=str)
-    monkeypatch.setitem(sys.modules, "IPython.display", module)  # type: ignore[arg-type]
-    monkeypatch.setattr(progress, "NOTEBOOK_SECONDS", -1.0)
+    shown = Shown.of_a_notebook(monkeypatch)
     follow(progress.NotebookBar(make_jobs("Adam", "<b>", "there", "SGD")))
+    assert len(shown.displayed) == 1  # one bar that changes
     assert shown.texts[0].startswith('<div><progress value="0" max="16"')
     assert any("Adam, seed 0: train 0.5" in text for text in shown.texts)
     assert any("left" in text for text in shown.texts)

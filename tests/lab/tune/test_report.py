@@ -1,18 +1,15 @@
-"""A search for readers: its lines, its table, and the data of its figures."""
+"""A search for readers: its table, and the data of its figures."""
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Callable
 
 import pytest
-from rich.console import Console
 
 from studies import make_study
 from surefoot.lab.spec.task import Task
 from surefoot.lab.tune.report import (
-    TrialBars,
     best_sentence,
     best_so_far,
     heat_map,
@@ -20,11 +17,9 @@ from surefoot.lab.tune.report import (
     sensitivity,
     table_header,
     table_rows,
-    trial_display,
     tuning_sections,
     warnings,
 )
-from surefoot.lab.tune.search import TrialOutcome
 from surefoot.lab.tune.study import TrialResult
 
 MakeTask = Callable[..., Task]
@@ -35,49 +30,6 @@ TRIALS = [
     TrialResult(3, {"lr": 0.02}, 0.25, "done", 8),
     TrialResult(4, {"lr": 0.01}, 0.3, "done", 8),
 ]
-
-
-def test_a_line_per_trial(capsys: pytest.CaptureFixture[str]) -> None:
-    with trial_display("valid_loss", 1, 4) as display:
-        print_trial = display.on_trial
-    print_trial(TrialOutcome("Adam [a]", "running", 0.9, epochs=1, last=4))  # which is no line
-    print_trial(TrialOutcome("Adam [a]", "done", 0.5))
-    print_trial(TrialOutcome("Adam [a]", "pruned", 0.75))
-    print_trial(TrialOutcome("Adam [a]", "queued again", message="its process died"))
-    print_trial(TrialOutcome("Adam [a]", "failed", message="too fast"))
-    print_trial(TrialOutcome("Adam [a]", "diverged"))
-    assert capsys.readouterr().err.splitlines() == [
-        "1 of 4 trials were there already",
-        "[2/4] Adam [a]: validation loss 0.5",
-        "[3/4] Adam [a]: validation loss 0.75, stopped early",
-        "[3/4] Adam [a]: its process died; it is tried again",  # these two count for nothing
-        "[3/4] Adam [a]: failed: too fast",
-        "[4/4] Adam [a]: diverged",
-    ]
-
-
-@pytest.mark.parametrize("width", [80, 120])
-def test_bars_in_a_terminal(width: int) -> None:
-    out = io.StringIO()
-    label = "AdamS eta=0.000123 lr=0.00456 weight_decay=0.000789"
-    with TrialBars("valid_accuracy", 1, 4, Console(file=out, width=width, force_terminal=True), maximize=True) as bars:
-        for value, epochs in ((None, 0), (0.5, 2)):
-            bars.on_trial(TrialOutcome(label, "running", value, epochs=epochs, last=5))
-        bars.on_trial(TrialOutcome("SGD", "running", last=5))
-        bars.on_trial(TrialOutcome("SGD", "done", 0.75, epochs=5, last=5))
-        bars.on_trial(TrialOutcome("RMSprop", "done", 0.25, epochs=5, last=5))
-        bars.on_trial(TrialOutcome("NAdam", "failed", message="too fast"))
-        shown = Console(width=width)
-        with shown.capture() as text:
-            shown.print(bars._bars)
-    first, second, *rest = text.get().splitlines()
-    assert not rest  # a line for each bar, however narrow the terminal is
-    assert first.startswith("all trials ")
-    assert "3/4" in first
-    assert "best validation accuracy 0.75, " in first
-    assert second.startswith("AdamS eta=")
-    assert "2/5" in second
-    assert "NAdam: failed: too fast" in out.getvalue()
 
 
 def test_the_table_fits_80_columns_and_breaks_no_name(

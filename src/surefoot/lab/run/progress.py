@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 LINE_SECONDS = 30.0
 #: A notebook's bar is drawn this often at most, in seconds.
 NOTEBOOK_SECONDS = 0.2
+#: So many lines at most are below it, the last ones.
+NOTEBOOK_LINES = 4
 
 
 class Progress:
@@ -165,42 +167,53 @@ class LiveDisplay(Progress):
         self._bars.console.print(line, style=style, markup=False, highlight=False)
 
 
+class NotebookOutput:
+    """The bar of all commands in the output of a notebook's cell: how much is done, a few words, and lines below."""
+
+    def __init__(self) -> None:
+        display = require("IPython.display", extra="lab")
+        self._html, self._display, self._handle = display.HTML, display.display, None
+        self._drawn = 0.0
+
+    def draw(
+        self, done: int, total: int, words: Sequence[str], lines: Sequence[str] = (), *, at_once: bool = False
+    ) -> None:
+        """Draw the bar; not `at_once` it may be left out, since an epoch of a short run takes a few milliseconds."""
+        if not at_once and time.monotonic() - self._drawn <= NOTEBOOK_SECONDS:
+            return
+        self._drawn = time.monotonic()
+        below = "".join(f"<br><small>{html.escape(line)}</small>" for line in lines[-NOTEBOOK_LINES:])
+        bar = f'<progress value="{done}" max="{max(1, total)}" style="width:20em"></progress>'
+        shown = self._html(f"<div>{bar} {html.escape(', '.join(filter(None, words)))}{below}</div>")
+        if self._handle is None:
+            self._handle = self._display(shown, display_id=True)
+        else:
+            self._handle.update(shown)
+
+
 class NotebookBar(Progress):
     """A bar in the output of a notebook's cell, with the time left and what the running runs have reached."""
 
     def __init__(self, jobs: Sequence[RunJob]) -> None:
         super().__init__(jobs)
-        display = require("IPython.display", extra="lab")
-        self._html, self._handle = display.HTML, None
-        self._display = display.display
-        self._drawn = 0.0
+        self._output = NotebookOutput()
 
     def __enter__(self) -> Self:
-        self._handle = self._display(self._html(self.text()), display_id=True)
+        self._draw(at_once=True)
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._draw()
+        self._draw(at_once=True)
 
     def show(self, event: Event) -> None:
-        # a message per epoch of a short run would be hundreds in a second
-        if event.kind == "failed" or time.monotonic() - self._drawn > NOTEBOOK_SECONDS:
-            self._draw()
+        self._draw(at_once=event.kind == "failed")
 
-    def _draw(self) -> None:
-        self._drawn = time.monotonic()
-        if self._handle is not None:
-            self._handle.update(self._html(self.text()))
-
-    def text(self) -> str:
-        """The bar as HTML."""
+    def _draw(self, *, at_once: bool) -> None:
         done, total = sum(self.done.values()), self.total
         words = [f"{done} of {total} epochs", f"{len(self.ended)} of {len(self.jobs)} runs", self.time_left()]
         running = [index for index in self.last if index not in self.ended]
-        lines = [f"{self.name(index)}: {losses(self.last[index])}" for index in running[-4:]]
-        below = "".join(f"<br><small>{html.escape(line)}</small>" for line in lines)
-        bar = f'<progress value="{done}" max="{max(1, total)}" style="width:20em"></progress>'
-        return f"<div>{bar} {', '.join(filter(None, words))}{below}</div>"
+        lines = [f"{self.name(index)}: {losses(self.last[index])}" for index in running]
+        self._output.draw(done, total, words, lines, at_once=at_once)
 
 
 def in_notebook() -> bool:

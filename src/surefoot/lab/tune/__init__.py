@@ -24,7 +24,7 @@ from surefoot.lab.tune.space import DEFAULT_SPACE, Grid, Range, Space, budget_of
 from surefoot.lab.tune.study import Studies, StudyResult, TrialResult, TuningPlan, storage_errors
 
 if TYPE_CHECKING:
-    from surefoot.lab.tune.report import TrialLines
+    from surefoot.lab.tune.progress import TrialProgress
 
 __all__ = ["Grid", "Range", "StudyResult", "TrialResult", "Tuning", "tune"]
 
@@ -170,8 +170,8 @@ def _check_seeds(setup: Setup, out: Path) -> None:
         )
 
 
-def _display(studies: Studies, plans: Sequence[TuningPlan]) -> TrialLines:
-    from surefoot.lab.tune.report import trial_display
+def _display(studies: Studies, plans: Sequence[TuningPlan]) -> TrialProgress:
+    from surefoot.lab.tune.progress import trial_display
 
     done = sum(len(studies.result(plan).trials) for plan in plans)
     total = sum(plan.budget for plan in plans)

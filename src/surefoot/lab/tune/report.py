@@ -1,14 +1,12 @@
-"""What a search found, for readers: lines while it goes on, the table of best settings, and the page with figures."""
+"""What a search found, for readers: the table of best settings, and the page with figures."""
 
 from __future__ import annotations
 
 import math
 import shlex
-import threading
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import Any, Literal
 
 from surefoot.lab import terminal
 from surefoot.lab.analyse.groups import metric_name
@@ -18,111 +16,8 @@ from surefoot.lab.report import ReportContext, Section, write_page
 from surefoot.lab.report.context import Commands, Content, Table, TableRow, Text, Winner
 from surefoot.lab.report.figures import Axis, Line, Markers, Panel
 from surefoot.lab.report.tables import terminal_table
-from surefoot.lab.run.progress import duration, live_bars
-from surefoot.lab.tune.search import TrialOutcome
 from surefoot.lab.tune.space import Grid, Range
 from surefoot.lab.tune.study import StudyResult
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-
-class TrialLines:
-    """A line for each trial that ends.
-
-    Args:
-        metric: what is optimized.
-        done: how many trials had ended before.
-        total: how many there are.
-        console: where the lines go.
-    """
-
-    def __init__(self, metric: str, done: int, total: int, console: Console) -> None:
-        self.metric, self.done, self.total, self.console = metric, done, total, console
-        self._lock = threading.Lock()  # trials are computed in several threads
-
-    def __enter__(self) -> Self:
-        if self.done:
-            self._print(f"{self.done} of {self.total} trials were there already")
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        return None
-
-    def on_trial(self, outcome: TrialOutcome) -> None:
-        """Record how far a trial is and show it."""
-        with self._lock:
-            self.done += outcome.state in ("done", "pruned", "diverged")
-            self.show(outcome)
-
-    def show(self, outcome: TrialOutcome) -> None:
-        """Show how far a trial is."""
-        if outcome.state != "running":
-            self._print(f"[{self.done}/{self.total}] {outcome.label}: {self._text(outcome)}")
-
-    def _text(self, outcome: TrialOutcome) -> str:
-        value = f"{metric_name(self.metric)} {number(outcome.value)}" if outcome.value is not None else ""
-        return {
-            "running": value,
-            "done": value,
-            "pruned": f"{value}, stopped early",
-            "diverged": "diverged",
-            "failed": f"failed: {outcome.message}",
-            "queued again": f"{outcome.message}; it is tried again",
-        }[outcome.state]
-
-    def _print(self, line: str, style: str | None = None) -> None:
-        self.console.print(line, style=style, markup=False, highlight=False, soft_wrap=True)
-
-
-class TrialBars(TrialLines):
-    """An overall bar with the best value so far, a bar per running trial, and the time left, as `compare` has them."""
-
-    def __init__(self, metric: str, done: int, total: int, console: Console, *, maximize: bool = False) -> None:
-        super().__init__(metric, done, total, console)
-        self._better = max if maximize else min
-        self._bars = live_bars(console)
-        self._overall = self._bars.add_task("all trials", total=total, completed=done, note="")
-        self._rows: dict[str, Any] = {}
-        self._best: float | None = None
-        self._before, self._began = done, time.monotonic()
-
-    def __enter__(self) -> Self:
-        self._bars.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._bars.stop()
-
-    def show(self, outcome: TrialOutcome) -> None:
-        if outcome.state == "done" and outcome.value is not None:
-            self._best = outcome.value if self._best is None else self._better(self._best, outcome.value)
-        best = f"best {metric_name(self.metric)} {number(self._best)}" if self._best is not None else ""
-        note = ", ".join(filter(None, [best, self._time_left()]))
-        self._bars.update(self._overall, completed=self.done, note=note)
-        if outcome.state == "running":
-            if outcome.label not in self._rows:
-                self._rows[outcome.label] = self._bars.add_task(outcome.label, total=outcome.last, note="")
-            self._bars.update(self._rows[outcome.label], completed=outcome.epochs, note=self._text(outcome))
-            return
-        if outcome.label in self._rows:
-            self._bars.remove_task(self._rows.pop(outcome.label))
-        if outcome.state in ("failed", "queued again"):
-            self._print(f"{outcome.label}: {self._text(outcome)}", style="red")
-
-    def _time_left(self) -> str:
-        ended, left = self.done - self._before, self.total - self.done
-        if not ended or not left:
-            return ""
-        return f"{duration((time.monotonic() - self._began) / ended * left)} left"
-
-
-def trial_display(metric: str, done: int, total: int, *, maximize: bool = False) -> TrialLines:
-    """Bars in a terminal, lines elsewhere, on the error stream; `done` of `total` trials had ended before."""
-    console = terminal.console(stderr=True)
-    if console.is_terminal:
-        return TrialBars(metric, done, total, console, maximize=maximize)
-    return TrialLines(metric, done, total, console)
 
 
 def print_tuning(studies: Sequence[StudyResult], notes: Sequence[str], command: Sequence[str]) -> None:
