@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import math
 import re
 import shutil
@@ -14,9 +15,10 @@ from pathlib import Path
 import pytest
 
 from browser import browser_path, open_browser
-from surefoot.lab.analyse.audit import Finding
+from printed import empty_shares
+from surefoot.lab.analyse.audit import Finding, audit
 from surefoot.lab.analyse.comparison import summarise
-from surefoot.lab.report import ReportContext, Section, write_page, write_report
+from surefoot.lab.report import ReportContext, Section, Story, write_page, write_report, write_stories
 from surefoot.lab.report.figures import MOST_SHOWN, Axis, Line, Markers, Panel
 from surefoot.lab.report.tables import to_csv
 from surefoot.lab.spec.config import Provenance
@@ -249,6 +251,44 @@ def test_a_printed_page_is_filled(visit, paired_runs, tmp_path):
     page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
     page.emulate_media(media="print")
     assert page.locator("#figure-0").evaluate("el => el.clientHeight") < 450  # below the verdict, on the first page
+
+
+def test_no_printed_page_is_a_quarter_empty(visit, paired_runs, lively, tmp_path):
+    gains = {"Adam": 0.0, "AdamUCB": 0.001, "AdamCB": 0.02, "AdamS": -0.01}
+    stories = []
+    for number, labels in enumerate((4, 2, 2, 2)):
+        runs = paired_runs(dict(list(gains.items())[:labels]), epochs=20, seeds=6)
+        text = "What is compared, what follows from it, and what to do with it in a training loop of your own. " * 2
+        stories.append(Story(f"{number + 1}. What is compared here?", text, summarise(runs), audit(runs)))
+    some = paired_runs(gains, epochs=6, seeds=6)
+    many = paired_runs({f"Adam lr={rate}": rate for rate in range(12)}, epochs=4, seeds=6)
+    paths = {
+        "stories": write_stories(tmp_path / "stories.html", "Several questions", stories),
+        **{
+            name: write_report(runs, tmp_path / f"{name}.html")
+            for name, runs in {"some": some, "lively": lively, "many": many}.items()
+        },
+    }
+    for name, path in paths.items():
+        shares = empty_shares(visit(path).pdf(prefer_css_page_size=True))
+        assert len(shares) >= 3
+        assert max(shares[:-1]) < 0.25, (name, shares)
+        assert shares[-1] < 0.95, (name, shares)  # the last line does not stand alone
+
+
+def test_numbers_of_a_low_figure_do_not_lie_on_each_other(visit, run, tmp_path):
+    runs = [run(label, seed, final=0.1 + 0.01 * seed) for label in ("Adam", "AdamS") for seed in range(2)]
+    for made in runs:  # a factor of eight: on paper the steps of 0.05 would be four pixels apart at the top
+        for row in made.epochs:
+            row["valid_loss"] = 0.4 if row["epoch"] == 1 else 0.05
+    page = visit(write_report(runs, tmp_path / "report.html"), width=688)
+    page.locator("#learning-curves").get_by_label("Log scale").check()
+    page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+    page.emulate_media(media="print")
+    tops = "els => els.map(el => el.getBoundingClientRect().top).sort((a, b) => a - b)"
+    places = page.locator("#figure-2 .ytick text").evaluate_all(tops)
+    assert len(places) >= 2
+    assert min(low - high for high, low in itertools.pairwise(places)) > 11
 
 
 NUMBERS = "(el, side) => [...el.querySelectorAll(`.${side}tick text`)].map(text => text.textContent)"

@@ -152,12 +152,12 @@
     return [low - 0.1 * reach, low + 3 * reach];
   }
 
-  function axis(letter, traces, extra) {
+  function axis(letter, traces, extra, length) {
     const log = extra.type === "log";
     return {
       gridcolor: css("--grid"), linecolor: css("--line"), zerolinecolor: css("--line"), tickfont: { size: 11 },
       automargin: true, exponentformat: "e", ...(log && { tickformat: "~g" }),
-      ...(extra.tickvals ? {} : Ticks.of(extra, ...(extra.range && !log ? extra.range : Ticks.reach(traces, letter, log)))),
+      ...(extra.tickvals ? {} : Ticks.of(extra, ...(extra.range && !log ? extra.range : Ticks.reach(traces, letter, log)), length)),
       ...extra, title: { font: { size: 12 }, standoff: 8, ...extra.title },
     };
   }
@@ -201,9 +201,9 @@
 
   // Low figures fill the end of a page; a long legend needs its room.
   function paperHeight(figure, traces) {
-    if (figure.kind === "curves") return 150;
+    if (figure.kind === "curves") return 130;
     if (figure.rows) return Math.min(figure.height, 84 + (figure.sides ? 32 : 22) * figure.rows.length);
-    return traces.filter((trace) => trace.showlegend !== false).length > 6 ? figure.height : Math.min(figure.height, 230);
+    return traces.filter((trace) => trace.showlegend !== false).length > 6 ? figure.height : Math.min(figure.height, 190);
   }
 
   // The width of a figure on paper, where three may stand in a row; a page is 688 wide.
@@ -224,17 +224,18 @@
       Object.assign(y, { title: { text: `minus ${safe(page.blocks[figure.block].entries[0].label)}` }, zeroline: true, zerolinecolor: css("--soft") });
     }
     const printing = root.classList.contains("printing");
+    const height = printing ? paperHeight(figure, traces) : figure.height;
+    const margin = { l: narrow() ? 44 : 54, r: 12, t: 10, b: 44 };
     return {
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
       font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: css("--ink") },
-      margin: { l: narrow() ? 44 : 54, r: 12, t: 10, b: 44 }, height: figure.height, autosize: !printing,
-      ...(printing && { width: paperWidth(canvas), height: paperHeight(figure, traces) }),
+      margin, height, autosize: !printing, ...(printing && { width: paperWidth(canvas) }),
       hovermode: "closest", hoverdistance: 40,
       hoverlabel: { bgcolor: css("--paper"), bordercolor: css("--line"), font: { color: css("--ink"), size: 12 }, namelength: 40 },
       dragmode: touch ? false : "zoom",
       modebar: { bgcolor: "rgba(0,0,0,0)", color: css("--soft"), activecolor: css("--accent") },
       legend: { orientation: "h", y: -0.22, x: 0 },
-      ...own, xaxis: axis("x", traces, { ...x, ...own.xaxis }), yaxis: axis("y", traces, { ...y, ...own.yaxis }),
+      ...own, xaxis: axis("x", traces, { ...x, ...own.xaxis }), yaxis: axis("y", traces, { ...y, ...own.yaxis }, height - margin.t - margin.b),
     };
   }
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from surefoot.lab.analyse.across_tasks import across_tasks
 from surefoot.lab.analyse.anytime_valid import DECISIVE
-from surefoot.lab.analyse.audit import Finding
+from surefoot.lab.analyse.audit import SEVERITIES, Finding
 from surefoot.lab.analyse.comparison import Comparison, Summary
 from surefoot.lab.analyse.course import Course, courses
 from surefoot.lab.analyse.groups import TaskGroup, higher_is_better, metric_name
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 
 #: With more contestants than this the verdicts become a list, and those without a claim are folded.
 MANY = 8
-#: Tables of up to so many rows are printed on one page; a longer one would leave half of a page empty.
-_WHOLE = 8
+#: Tables of up to so many rows are printed on one page; a longer one would leave a quarter of a page empty.
+_WHOLE = 5
 #: Errors and warnings that are repeated below the verdict.
 MOST_URGENT = 3
 #: What an optimizer records about itself: the key, the title, a caption, and whether a log scale makes sense.
@@ -65,7 +65,7 @@ def report_sections(
     """The sections of a report, in order; the curves take about `budget` bytes at most."""
     groups = summary.groups
     if not groups:
-        return [*extra, Section("Honesty checks", content=[Findings(findings)])]
+        return [*extra, honesty_section(findings)]
     series = series_of(groups)
     inside = [name for name, *_ in _INSIDE]
     data = curve_data(groups, [*summary.metrics, *inside], series, budget)
@@ -78,11 +78,7 @@ def report_sections(
         _sensitivity(summary, series),
         _time_to_target(summary, series),
         *extra,
-        Section(
-            "Honesty checks",
-            "What would make this comparison unfair, incomplete or weaker than it looks.",
-            [Findings(findings)],
-        ),
+        honesty_section(findings),
         Section("Divergences", content=[_divergences(groups)]),
         Section("Provenance", content=[provenance(groups)]),
         Section("How to get it again", content=[how_to_repeat(groups, command)]),
@@ -102,22 +98,61 @@ class Story:
 
 def story_sections(stories: Sequence[Story], command: str | None = None) -> list[Section]:
     """A section per comparison, with its verdict, its picture and its curves; findings and provenance of all follow."""
-    sections = []
+    sections: list[Section] = []
     for story in stories:
         groups = story.summary.groups
         series = series_of(groups)
         data = curve_data(groups, story.summary.metrics, series, BUDGET // max(1, len(stories)))
-        short, curves = _in_short(story.summary, (), series), _learning_curves(story.summary, data, series)
+        short = _in_short(story.summary, (), series)
+        curves = _learning_curves(story.summary, data, series)
+        if sections:  # how to read a picture is said once, in the first story
+            short, curves = _without_captions(short), replace(curves, lead="")
         parts = [*short.sections, *([] if curves.is_empty else [curves])]
         sections.append(Section(story.title, story.text, sections=parts))
     compared = [group for story in stories for group in story.summary.groups]
     findings = dict.fromkeys(finding for story in stories for finding in story.findings)
     return [
         *sections,
-        Section("Honesty checks", content=[Findings(list(findings))]),
+        honesty_section(sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity))),
         Section("Provenance", content=[provenance(compared)]),
         Section("How to get it again", content=[how_to_repeat(compared, command)]),
     ]
+
+
+def _without_captions(section: Section) -> Section:
+    """The same pictures without their captions."""
+    return replace(
+        section,
+        panels=[replace(panel, caption="") for panel in section.panels],
+        sections=[_without_captions(inner) for inner in section.sections],
+    )
+
+
+def honesty_section(findings: Sequence[Finding]) -> Section:
+    """All findings of the audit, the worst first."""
+    lead = "What would make this comparison unfair, incomplete or weaker than it looks."
+    return Section("Honesty checks", lead, [Findings(findings)])
+
+
+def findings_flag(findings: Sequence[Finding]) -> list[Content]:
+    """A flag for the verdict, with the first errors and warnings; empty if there are none."""
+    tally = Counter(finding.severity for finding in findings)
+    words = " and ".join(count(tally[severity], severity) for severity in ("error", "warning") if tally[severity])
+    return [FindingsFlag("error" if tally["error"] else "warning", words, _urgent(findings))] if words else []
+
+
+def notes_below_verdicts(findings: Sequence[Finding], task: str) -> list[Content]:
+    """What the verdicts on a task rest on, where the flag does not say it."""
+    urgent = _urgent(findings)
+    return [
+        Text(finding.sentence, "note")
+        for finding in findings
+        if finding.belongs_below_verdicts(task) and finding not in urgent
+    ]
+
+
+def _urgent(findings: Sequence[Finding]) -> list[Finding]:
+    return [finding for finding in findings if finding.severity != "note"][:MOST_URGENT]
 
 
 def default_title(summary: Summary) -> str:
@@ -153,18 +188,11 @@ def _per_task(
 
 
 def _in_short(summary: Summary, findings: Sequence[Finding], series: dict[str, int]) -> Section:
-    tally = Counter(finding.severity for finding in findings)
-    words = " and ".join(count(tally[severity], severity) for severity in ("error", "warning") if tally[severity])
-    urgent = [finding for finding in findings if finding.severity != "note"][:MOST_URGENT]
-    flag = [FindingsFlag("error" if tally["error"] else "warning", words, urgent)] if words else []
+    flag = findings_flag(findings)
     sections = []
     for group in summary.groups:
         lead = [Text(sentence, "lead")] if (sentence := _fork_sentence(group)) else []
-        below = [
-            Text(finding.sentence, "note")
-            for finding in findings
-            if finding.belongs_below_verdicts(group.name) and finding not in urgent
-        ]
+        below = notes_below_verdicts(findings, group.name)
         ranking = rank(summary, group.name)
         won = [_winner(ranking)] if ranking else []
         picture = differences_panel(ranking.rows, series) if ranking else None

@@ -3,10 +3,12 @@
 const Ticks = (() => {
   // Log axes: powers of ten when the axis is long, 1, 2 and 5 when it is short, and even
   // steps when it is shorter than one power of ten, which may hold none of these. Counts: whole numbers only.
-  function of(axis, low, high) {
+  // On an axis of less than 120 pixels, as on paper, the numbers would lie on each other; it has fewer.
+  function of(axis, low, high, length) {
     if (axis.type === "log") {
-      const even = { tick0: 0, dtick: `L${niceStep((high - low) / 5)}` };
-      return high > 300 * low ? { dtick: 1 } : high > 10 * low ? { dtick: "D2" } : high > low ? even : {};
+      const [steps, some, many] = length < 120 ? [3, 4, 60] : [5, 10, 300];
+      const even = { tick0: 0, dtick: `L${niceStep((high - low) / steps)}` };
+      return high > many * low ? { dtick: 1 } : high > some * low ? { dtick: "D2" } : high > low ? even : {};
     }
     return axis.tickformat === "d" ? { dtick: high - low <= 10 ? 1 : null } : {};
   }
@@ -31,7 +33,7 @@ const Ticks = (() => {
     for (const name of ["xaxis", "yaxis"]) {
       const shown = canvas._fullLayout[name], own = (figure.layout || {})[name] || {};
       if (own.tickvals || own.dtick || (name === "yaxis" && figure.rows)) continue;
-      const { dtick, tick0 } = of(shown, ...shown.range.map((end) => shown.type === "log" ? 10 ** end : end));
+      const { dtick, tick0 } = of(shown, ...shown.range.map((end) => shown.type === "log" ? 10 ** end : end), shown._length);
       if (dtick === undefined || dtick === (canvas.layout[name].dtick ?? null)) continue;
       Object.assign(change, { [`${name}.dtick`]: dtick, [`${name}.tickmode`]: dtick === null ? "auto" : "linear" });
       if (tick0 !== undefined) change[`${name}.tick0`] = tick0;
