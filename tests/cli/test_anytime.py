@@ -18,10 +18,12 @@ def test_it_prints_and_writes_the_table(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     assert "worst regret" in table.read_text()
     assert "| --- |" not in result.output  # a table like that of `compare`; Markdown is for --table
-    page = tmp_path / "runs" / "report.html"
+    page = tmp_path / "runs" / "anytime.html"
+    assert not (tmp_path / "runs" / "report.html").exists()  # which is the one of `compare`
     assert "minus the best peer" in page.read_text()
     assert f"report: {page}" in result.output
     assert "surefoot anytime digits-lr --horizons 1,2 --margin 1%" in result.output
+    assert "[few-seeds]" in result.output  # what a reader should know, as in a comparison
 
 
 def test_horizons_that_are_no_numbers(tmp_path: Path) -> None:

@@ -53,6 +53,45 @@ def test_report_and_compare_write_to_the_same_place(mine: Path, tmp_path: Path) 
     assert surefoot("report", out, "--check").stdout.splitlines() == findings
 
 
+def test_the_report_of_anytime_is_written_again(tmp_path: Path) -> None:
+    out = tmp_path / "runs"
+    words = ("-o", "adam:average=anytime", "-o", "adam:schedule=cosine", "--seeds", 1, "--subset", 100)
+    made = surefoot("anytime", "digits-lr", *words, "--horizons", "1,2", "--out", out, "-q")
+    page = out / "anytime.html"
+    before = page.read_text()
+    page.unlink()
+    done = surefoot("report", out)
+    assert (done.exit_code, page.read_text()) == (0, before)
+    assert f"report: {page}" in done.stdout.splitlines()
+    assert "undecided: Adam average=anytime is not shown to be within 1%" in done.stdout
+    assert not (out / "report.html").exists()
+    findings = [line for line in done.stdout.splitlines() if line.endswith("]")]
+    assert findings == [line for line in made.stdout.splitlines() if line.endswith("]")]
+    assert surefoot("report", out, "--check").stdout.splitlines() == findings
+    assert "worst regret" in surefoot("report", out, "--format", "md").stdout
+    assert "can be printed as md, not as csv" in surefoot("report", out, "--format", "csv").stderr
+    assert "leave --baseline out" in surefoot("report", out, "--baseline", "adam").stderr
+    assert "within 30% of the best peer" in surefoot("report", out, "--margin", "30%", "--format", "md").stdout
+    surefoot("compare", "digits-lr", "-o", "sgd", "--seeds", 1, "--epochs", 1, "--subset", 100, "--out", out, "-q")
+    mixed = surefoot("report", out)  # a comparison of all runs, in a file of its own
+    assert f"report: {out / 'report.html'}" in mixed.stdout.splitlines()
+    assert "runs of 'surefoot anytime', whose report is written by: surefoot anytime digits-lr" in mixed.stdout
+    assert page.read_text() == before
+
+
+def test_horizons_that_were_not_recorded_are_not_taken_for_a_comparison(tmp_path: Path) -> None:
+    out = tmp_path / "runs"
+    words = ("-o", "adam", "-o", "sgd", "--seeds", 1, "--subset", 100, "--horizons", "1,2")
+    surefoot("anytime", "digits-lr", *words, "--out", out, "-q")
+    (out / "anytime.json").unlink()  # as in a folder of an earlier version
+    (out / "report.html").write_text("<html>of an earlier version")
+    done = surefoot("report", out)
+    assert done.exit_code == 2
+    assert "run it again, nothing is computed twice: surefoot anytime digits-lr --horizons 1,2" in done.stderr
+    assert (out / "report.html").read_text() == "<html>of an earlier version"
+    assert surefoot("report", out, "-o", tmp_path / "compared.html").exit_code == 0
+
+
 def test_a_check_without_findings_says_so(mine: Path, tmp_path: Path) -> None:
     out = tmp_path / "runs"
     surefoot("compare", mine, "-o", "sgd", "--seeds", 6, "--epochs", 1, "--out", out)  # nothing is compared

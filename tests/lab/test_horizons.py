@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from surefoot.lab.experiments import compare
-from surefoot.lab.horizons import anytime, best_rates
-from surefoot.lab.store import read_runs
+from surefoot.lab.horizons import HorizonResults, anytime, best_rates
+from surefoot.lab.store import StoreError, read_runs
 
 SPECS = ["adam:average=anytime", "adam", "adam:average=poly:8", "adam:schedule=cosine", "adam:schedule=invsqrt"]
 SIZE: dict[str, Any] = {"seeds": 2, "subset": 200, "progress": False}
@@ -35,6 +35,41 @@ def test_its_numbers_are_those_of_compare(tmp_path: Path) -> None:
         (entry.label, run.seed): run.epochs[-1]["valid_loss"] for entry in group.contestants for run in entry.runs
     }
     assert {run.config.optimizer.average for run in read_runs(tmp_path / "a")} == {"", "anytime", "poly:8"}
+
+
+def test_the_checks_look_at_every_horizon_and_hide_nothing_that_is_shown(tmp_path: Path) -> None:
+    results = anytime("digits-lr", SPECS, horizons=[1, 2], out=tmp_path, **SIZE)
+    codes = [finding.code for finding in results.check()]
+    assert codes == ["few-seeds", "untuned"]  # no unequal budgets, no hidden settings: each is shown at its horizon
+    shorter = anytime("digits-lr", SPECS[:3], horizons=[1], out=tmp_path, **SIZE)
+    findings = {finding.code: finding.sentence for finding in shorter.check()}
+    assert "and go on to epoch 2" in findings["cut-epochs"]
+    assert "schedule=cosine" in findings["unshown-settings"]
+    unequal = anytime("digits-lr", ["adam", "sgd:lr=0.1"], horizons=[1, 2], out=tmp_path / "b", **SIZE)
+    assert "untuned-rates" in {finding.code for finding in unequal.check()}
+    page = unequal.report(tmp_path / "page.html").read_text()
+    assert "Before you quote this" in page
+    assert "the learning rates differ (Adam 0.001, SGD lr=0.1 0.1)" in page
+
+
+def test_what_was_compared_is_read_from_the_folder(tmp_path: Path) -> None:
+    results = anytime("digits-lr", SPECS, horizons=[1, 2], rates=[0.01, 0.03], tune_seeds=1, out=tmp_path, **SIZE)
+    recorded = read_runs(tmp_path, tuning=True)
+    read = HorizonResults.read(tmp_path, recorded)
+    assert read is not None
+    assert read.to_markdown() == results.to_markdown()
+    assert read.rates == results.rates != ""
+    assert read.check() == results.check()
+    compare("digits-lr", ["sgd"], epochs=1, out=tmp_path, **SIZE)
+    assert HorizonResults.read(tmp_path, read_runs(tmp_path)) is None  # which is more than was compared
+    assert HorizonResults.read(tmp_path / "digits-lr", recorded) is None  # nothing is recorded there
+
+
+def test_a_comparison_of_which_runs_are_missing_is_refused(tmp_path: Path) -> None:
+    anytime("digits-lr", ["adam", "sgd"], horizons=[1, 2], out=tmp_path, **SIZE)
+    recorded = [run for run in read_runs(tmp_path) if run.label == "Adam"]
+    with pytest.raises(StoreError, match=r"lacks 2 of the 4 runs that 'surefoot anytime' compared; run it again: sure"):
+        HorizonResults.read(tmp_path, recorded)
 
 
 @pytest.mark.parametrize(

@@ -46,9 +46,9 @@ def anytime(
         grid = [float(part) for part in rates.split(",") if part]
     except ValueError:
         raise ValueError(f"--rates must be learning rates such as 1e-3,3e-3,1e-2, not {rates!r}") from None
-    path = report_file(report, options.out / "report.html")
     from surefoot.lab import horizons as lab
 
+    path = report_file(report, options.out / lab.HorizonResults.page)
     results = lab.anytime(
         task,
         optimizer or [],

@@ -12,6 +12,7 @@ import typer
 from surefoot.cli.command import Baseline, Margin, echo, given_path, plain_errors, report_file
 
 if TYPE_CHECKING:
+    from surefoot.lab.horizons import HorizonResults
     from surefoot.lab.results import Results
 
 
@@ -63,39 +64,73 @@ def report(
 ) -> None:
     """Write the report of a comparison, print its tables, or check its honesty."""
     from surefoot.lab.analyse.audit import CODES
-    from surefoot.lab.analyse.ranking import rankings
     from surefoot.lab.results import Results
 
     unknown = sorted({*(allow or ())}.difference(CODES))
     if unknown:
         raise ValueError(f"there is no finding {unknown[0]!r} to allow; take some of {', '.join(CODES)}")
     read = Results.read(runs, higher_is_better=dict.fromkeys(higher_is_better or (), True))
-    results = replace(read, margin=margin, baseline=baseline)
-    if not results.recorded:
+    if not read.recorded:
         raise _no_runs(runs)
+    results = _at_horizons(runs, read, margin, baseline) or replace(read, margin=margin, baseline=baseline)
     if format is not None:
         echo(results.to(format.value))
     writes = output is not None or not (check or format or verify)
     if writes:
-        for ranking in rankings(results.table()):
-            echo(f"{ranking.rows[0].task}: {ranking.sentence}")
+        if output is None and isinstance(results, Results):
+            _mention_horizons(runs, results)
+        for sentence in results.sentences():
+            echo(sentence)
     findings = results.check() if writes or check else []
     for finding in findings:
         echo(finding)
     if check and not findings:
         echo("no findings")
     if writes:
-        echo(f"report: {results.report(report_file(output, _default_page(runs)))}")
-    same = verify is None or _verify(results, verify, data_dir)
+        echo(f"report: {results.report(report_file(output, _default_page(runs, results)))}")
+    same = verify is None or _verify(read, verify, data_dir)
     if not same or (
         check and any(finding.severity != "note" and finding.code not in (allow or ()) for finding in findings)
     ):
         raise typer.Exit(1)
 
 
-def _default_page(runs: Path) -> Path:
-    """Where `compare` writes it, in the folder of the runs; for a table beside it."""
-    return runs / "report.html" if runs.is_dir() else runs.with_suffix(".html")
+def _at_horizons(runs: Path, read: Results, margin: str | None, baseline: str | None) -> HorizonResults | None:
+    """The results of `surefoot anytime`, if the folder holds these alone; they are no comparison with a baseline."""
+    from surefoot.lab.horizons import HorizonResults
+
+    results = HorizonResults.read(runs, read.recorded) if runs.is_dir() else None
+    if results is None:
+        return None
+    if baseline is not None:
+        raise ValueError(
+            f"{runs} is of 'surefoot anytime', which compares with the best of the others; leave --baseline out"
+        )
+    return results if margin is None else replace(results, margin=margin)
+
+
+def _mention_horizons(runs: Path, results: Results) -> None:
+    """Say how the report of `surefoot anytime` is written, if some of the runs are of it.
+
+    If all are, and an earlier version did not record what it compared, a comparison of runs of several lengths would
+    take the place of its report: that is refused.
+    """
+    from surefoot.lab.store import HorizonRecord
+
+    if record := HorizonRecord.read(runs):
+        echo(f"also in {runs}: runs of 'surefoot anytime', whose report is written by: {record.command}")
+        return
+    commands = {run.config.provenance.command for run in results.runs}
+    if commands and all(command.startswith("surefoot anytime ") for command in commands):
+        raise ValueError(
+            f"the runs in {runs} are of 'surefoot anytime', and an earlier version did not record what it compared; "
+            f"run it again, nothing is computed twice: {max(commands)} (or name the file of a comparison with -o)"
+        )
+
+
+def _default_page(runs: Path, results: Results | HorizonResults) -> Path:
+    """Where the command that made the runs writes it, in their folder; for a table beside it."""
+    return runs / results.page if runs.is_dir() else runs.with_suffix(".html")
 
 
 def _verify(results: Results, number: int, data_dir: Path | None) -> bool:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
+from surefoot.lab.analyse.audit import SEVERITIES, Finding, audit
 from surefoot.lab.analyse.comparison import check_margin
 from surefoot.lab.analyse.groups import ContestantRuns, TaskGroup, metric_name, value_at
 from surefoot.lab.analyse.horizons import HEAD, OVERALL_HEAD, HorizonComparison, compare_at_horizons
@@ -18,13 +20,14 @@ from surefoot.lab.experiments import Setup, compute, prepare
 from surefoot.lab.report import ReportContext, write_page
 from surefoot.lab.report.horizons import HorizonTables
 from surefoot.lab.report.tables import markdown_table
+from surefoot.lab.results import read_record
 from surefoot.lab.run.pool import RunJob
-from surefoot.lab.spec.config import Purpose
+from surefoot.lab.spec.config import OptimizerConfig, Purpose
 from surefoot.lab.spec.contestant import Contestant, parse_all
 from surefoot.lab.spec.options import FIRST_TUNE_SEED, MOST_EPOCHS, check_count, shows_options
 from surefoot.lab.spec.schedules import depends_on_length
 from surefoot.lab.spec.task import Task
-from surefoot.lab.store import Run, is_recorded, read_run, write_atomic
+from surefoot.lab.store import HorizonRecord, Run, StoreError, is_recorded, read_run, write_atomic
 from surefoot.lab.terminal import console
 
 
@@ -38,13 +41,51 @@ class HorizonResults:
         failures: what went wrong, by run folder.
         command: what to type to get the same again.
         rates: how the learning rates were chosen, if they were.
+        recorded: everything in the folder of these runs, with trials and what is not shown; the checks look at it.
+        unreadable: why the folder cannot be read as a whole, if so.
     """
+
+    #: The file of the report: not that of `compare`, which may use the same folder.
+    page: ClassVar[str] = "anytime.html"
 
     groups: dict[int, TaskGroup]
     margin: str
     failures: dict[str, str]
     command: str
     rates: str = ""
+    recorded: Sequence[Run] = ()
+    unreadable: str = ""
+
+    @classmethod
+    def read(cls, folder: Path, recorded: Sequence[Run]) -> HorizonResults | None:
+        """The results in a folder that `anytime` wrote to; None if it holds results of something else, too.
+
+        Args:
+            folder: the folder.
+            recorded: everything in it.
+        """
+        record = HorizonRecord.read(folder)
+        if record is None:
+            return None
+        runs = {run.config.key: run for run in recorded}
+        keys = {key for entries in record.contestants.values() for part in entries.values() for key in part}
+        shown = {runs[key].folder for key in keys & runs.keys()}
+        if any(run.config.purpose == Purpose.RESULT and run.folder not in shown for run in recorded):
+            return None
+        if missing := len(keys - runs.keys()):
+            raise StoreError(
+                f"{folder} lacks {missing} of the {count(len(keys), 'run')} that 'surefoot anytime' compared; "
+                f"run it again: {record.command}"
+            )
+        groups = {}
+        for epochs, entries in record.contestants.items():
+            newest = {label: runs[part[-1]].config for label, part in entries.items()}
+            contestants = [
+                _contestant(label, newest[label].optimizer, part, epochs, runs) for label, part in entries.items()
+            ]
+            task = next(iter(newest.values())).task
+            groups[epochs] = TaskGroup(task.name, task, tuple(contestants))
+        return cls(groups, record.margin, {}, record.command, record.rates, recorded)
 
     def table(self, metric: str = "valid_loss", label: str = "") -> HorizonComparison:
         """The first contestant, or the one with this label, against the best of the others at each horizon."""
@@ -52,13 +93,38 @@ class HorizonResults:
 
     def tables(self, metric: str = "valid_loss") -> HorizonTables:
         """The tables, for the terminal and the page."""
-        return HorizonTables(self.table(metric), self.groups, self.rates)
+        return HorizonTables(self.table(metric), self.groups, self.rates, self.check())
+
+    def check(self) -> list[Finding]:
+        """What makes the comparison unfair, incomplete or weaker than it looks, at any horizon, the worst first."""
+        shown = {run.folder for group in self.groups.values() for run in group.runs}
+        *_, last = self.groups.values()
+        longest = {run.config.key for run in last.runs}
+        # What is shown at one horizon is not hidden at the others; only behind the last one is something left out.
+        others = [run for run in self.recorded if run.folder not in shown]
+        behind = [run for run in self.recorded if run.folder in shown and run.config.key in longest]
+        findings = [Finding("unreadable-runs", "error", self.unreadable)] if self.unreadable else []
+        for group in self.groups.values():
+            findings += audit(group.runs, recorded=[*others, *(behind if group is last else [])])
+        return sorted(dict.fromkeys(findings), key=lambda finding: SEVERITIES.index(finding.severity))
+
+    def sentences(self) -> list[str]:
+        """The verdict and the largest regret."""
+        return [f"{self.table().task}: {self.table().verdict}. {self.tables().worst}"]
 
     def print(self) -> None:
-        """Print the verdict and the tables, and how to get them again."""
+        """Print the verdict and the tables, the findings of the checks, and how to get all that again."""
         output = console()
         output.print(self.tables())
+        for finding in self.check():
+            output.print(str(finding), markup=False, highlight=False, soft_wrap=True)
         output.print(self.command, markup=False, highlight=False, soft_wrap=True)
+
+    def to(self, format: str) -> str:
+        """The tables as text, which can only be "md" (Markdown)."""
+        if format != "md":
+            raise ValueError(f"the tables of 'surefoot anytime' can be printed as md, not as {format}")
+        return self.to_markdown()
 
     def to_markdown(self, metric: str = "valid_loss") -> str:
         """The table, the worst regret, the verdict, and how to get it again."""
@@ -82,7 +148,7 @@ class HorizonResults:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(path, self.to_markdown().encode())
 
-    def report(self, path: Path | str = "report.html") -> Path:
+    def report(self, path: Path | str = page) -> Path:
         """Write the report, one HTML file that needs no network."""
         table, contestants = self.table(), next(iter(self.groups.values())).contestants
         subtitle = [count(len(contestants), "optimizer"), count(len(self.groups), "horizon")]
@@ -151,9 +217,14 @@ def anytime(
                 config = setup.config(carrier, seed, epochs, purpose=purpose, position=position, command=recorded)
                 jobs.append(setup.job(len(jobs), config, carrier))
     failures = compute(setup, jobs)
-    groups = _groups(setup, lengths, jobs, purpose)
     failed = {str(jobs[k].folder): text for k, text in failures.items()}
-    return HorizonResults(groups, str(margin), failed, command, chosen.sentence if chosen else "")
+    sentence = chosen.sentence if chosen else ""
+    keys = _keys(setup, lengths, purpose)
+    if purpose == Purpose.RESULT:
+        with suppress(StoreError):  # a folder that is read-only: the results are there all the same
+            HorizonRecord(keys, str(margin), command, sentence).write(setup.options.out)
+    groups = _groups(setup, keys, jobs)
+    return HorizonResults(groups, str(margin), failed, command, sentence, *read_record(setup.options.out))
 
 
 @dataclass(frozen=True)
@@ -246,7 +317,20 @@ def carriers(contestants: Sequence[Contestant]) -> list[Contestant]:
     return [replace(base, riders=tuple(sorted(averages))) for base, averages in bases.values()]
 
 
-def _groups(setup: Setup, lengths: Sequence[int], jobs: Sequence[RunJob], purpose: str) -> dict[int, TaskGroup]:
+def _keys(setup: Setup, lengths: Sequence[int], purpose: str) -> dict[int, dict[str, list[str]]]:
+    """For each horizon every contestant by its label, with the keys of its runs, a seed each."""
+    return {
+        epochs: {
+            contestant.label: [setup.config(contestant, seed, epochs, purpose=purpose).key for seed in setup.seeds]
+            for contestant in setup.contestants
+        }
+        for epochs in lengths
+    }
+
+
+def _groups(
+    setup: Setup, keys: Mapping[int, Mapping[str, Sequence[str]]], jobs: Sequence[RunJob]
+) -> dict[int, TaskGroup]:
     """For each horizon every contestant with its runs."""
     runs: dict[str, Run] = {}
     for job in jobs:
@@ -254,11 +338,17 @@ def _groups(setup: Setup, lengths: Sequence[int], jobs: Sequence[RunJob], purpos
             run = read_run(job.folder)
             runs |= {part.config.key: part for part in (run.without_riders(), *run.riders())}
     groups = {}
-    for epochs in lengths:
-        entries = []
-        for contestant in setup.contestants:
-            configs = [setup.config(contestant, seed, epochs, purpose=purpose) for seed in setup.seeds]
-            own = [runs[config.key].cut_to(epochs) for config in configs if config.key in runs]
-            entries.append(ContestantRuns(contestant.label, configs[0].optimizer, tuple(own)))
-        groups[epochs] = TaskGroup(setup.task.name, setup.task_config, tuple(entries))
+    for epochs, entries in keys.items():
+        optimizers = [setup.config(contestant, setup.seeds[0], epochs).optimizer for contestant in setup.contestants]
+        contestants = [
+            _contestant(label, optimizer, entries[label], epochs, runs) for label, optimizer in zip(entries, optimizers)
+        ]
+        groups[epochs] = TaskGroup(setup.task.name, setup.task_config, tuple(contestants))
     return groups
+
+
+def _contestant(
+    label: str, optimizer: OptimizerConfig, keys: Sequence[str], epochs: int, runs: Mapping[str, Run]
+) -> ContestantRuns:
+    """A contestant with those of its runs that are there, as they were after so many epochs."""
+    return ContestantRuns(label, optimizer, tuple(runs[key].cut_to(epochs) for key in keys if key in runs))

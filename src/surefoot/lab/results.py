@@ -7,12 +7,13 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from surefoot._extras import require
 from surefoot.lab.analyse.audit import Finding, audit
 from surefoot.lab.analyse.comparison import MarginOption, Summary, summarise
 from surefoot.lab.analyse.groups import group_runs, metric_name, to_frame
+from surefoot.lab.analyse.ranking import rankings
 from surefoot.lab.imports import import_runs, is_table
 from surefoot.lab.spec.config import Purpose
 from surefoot.lab.store import Run, StoreError, read_runs
@@ -35,6 +36,9 @@ class Results:
         margin: Smaller differences count as equal, as in `compare`.
         baseline: The label to compare with, if not the first one.
     """
+
+    #: The file of the report.
+    page: ClassVar[str] = "report.html"
 
     runs: list[Run]
     failures: dict[str, str]
@@ -94,6 +98,10 @@ class Results:
         from surefoot.lab.report.tables import Tables
 
         return Tables.of(summarise(self.runs, **{"margin": self.margin, "baseline": self.baseline, **options}))
+
+    def sentences(self) -> list[str]:
+        """For each task who won, by how much, and how sure that is."""
+        return [f"{ranking.rows[0].task}: {ranking.sentence}" for ranking in rankings(self.table())]
 
     def print(self) -> None:
         """Print the tables with their verdicts, and below them the findings of the checks, one line each."""
@@ -184,7 +192,7 @@ class Results:
         failed = [f"<p>failed: {html.escape(message)}</p>" for message in self.failures.values()]
         return "\n".join([to_html(self.table()), *failed])
 
-    def report(self, path: Path | str = "report.html") -> Path:
+    def report(self, path: Path | str = page) -> Path:
         """Write the report, one HTML file that needs no network."""
         from surefoot.lab.report import write_report
 

@@ -41,7 +41,7 @@ def test_each_horizon_has_its_own_best_peer() -> None:
     assert [row.comparison.baseline for row in table.horizons] == ["fast", "slow"]
     assert table.worst.epochs == 1
     assert table.worst.regret == pytest.approx(0.1)
-    assert table.verdict == "ours is worse than the best peer after 1 epochs (margin 1%)"
+    assert table.verdict == "ours is worse than the best peer after 1 epoch (margin 1%)"
 
 
 def test_within_the_margin_is_not_inferior_and_better_is_not_either() -> None:

@@ -8,9 +8,10 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
+from surefoot.lab.analyse.audit import Finding
 from surefoot.lab.analyse.groups import group_runs
 from surefoot.lab.analyse.horizons import compare_at_horizons
-from surefoot.lab.report.context import Table, Winner
+from surefoot.lab.report.context import Findings, FindingsFlag, Table, Text, Winner
 from surefoot.lab.report.horizons import HorizonTables, differences
 
 
@@ -37,7 +38,7 @@ def test_the_terminal_shows_the_verdict_first_and_no_line_is_too_long(tables, wi
     lines = console.export_text().splitlines()
     assert lines[0].startswith(f"{tables.table.task}: Adam average=anytime is worse than the best peer after 1, 2, 4")
     assert max(map(len, lines)) <= width
-    assert "Worst regret: " in " ".join(lines)
+    assert "Worst regret in validation loss: " in " ".join(line.strip() for line in lines)
     assert [line.split()[0] for line in lines if "not shown" in line] == ["1", "2", "4"]
     assert sum(line.startswith(" ▼ after ") for line in lines) == 3
     assert not any("|" in line for line in lines)  # no Markdown
@@ -50,7 +51,25 @@ def test_the_sections_have_the_verdict_the_picture_and_the_tables(tables):
     heads = [table.head[0] for table in every.content if isinstance(table, Table)]
     assert heads == ["epochs", "peer", "optimizer"]
     assert [row.cells[-1] for row in every.content[0].rows] == ["▼ worse"] * 3
-    assert [section.title for section in tables.sections("x")[2:]] == ["Provenance", "How to get it again"]
+    titles = [section.title for section in tables.sections("x")[2:]]
+    assert titles == ["Honesty checks", "Provenance", "How to get it again"]
+
+
+def test_the_first_screen_has_the_regret_in_percent_and_what_speaks_against_the_verdict(tables):
+    task = tables.table.task
+    warning, note = Finding("few-seeds", "warning", f"{task}: few."), Finding("untuned", "note", f"{task}: untuned.")
+    short, _, honest, *_ = replace(tables, findings=[warning, note]).sections("x")
+    flag, winner, below, *_ = short.content
+    assert isinstance(flag, FindingsFlag)
+    assert (flag.text, list(flag.findings)) == ("1 warning", [warning])
+    assert isinstance(winner, Winner)
+    assert winner.reason.startswith("Worst regret in validation loss: 0.0196 (")
+    assert winner.reason.endswith(", 3.6% of the best peer's value, after 1 epoch.")
+    assert isinstance(below, Text)
+    assert below.text == f"{task}: untuned."
+    [findings] = honest.content
+    assert isinstance(findings, Findings)
+    assert list(findings.findings) == [warning, note]
 
 
 def test_the_picture_has_every_horizon_its_interval_and_the_margin(tables):

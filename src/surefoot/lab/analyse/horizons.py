@@ -87,11 +87,9 @@ class HorizonComparison:
             return f"{self.label} is not inferior to the best peer at any horizon (margin {self.margin})"
         worse = [row for row in open_ if row.comparison.verdict.outcome == Outcome.WORSE]
         if worse:
-            where = ", ".join(str(row.epochs) for row in worse)
-            return f"{self.label} is worse than the best peer after {where} epochs (margin {self.margin})"
-        where = ", ".join(str(row.epochs) for row in open_)
+            return f"{self.label} is worse than the best peer after {_epochs(worse)} (margin {self.margin})"
         return (
-            f"undecided: not shown to be within {self.margin} of the best peer after {where} epochs; "
+            f"undecided: {self.label} is not shown to be within {self.margin} of the best peer after {_epochs(open_)}; "
             f"shown at {count(len(self.horizons) - len(open_), 'horizon')} of {len(self.horizons)}"
         )
 
@@ -110,6 +108,11 @@ class HorizonComparison:
             ]
             for row in self.horizons
         ]
+
+
+def _epochs(rows: Sequence[AtHorizon]) -> str:
+    """Their horizons in words."""
+    return f"{', '.join(str(row.epochs) for row in rows)} epoch{'s' if rows[-1].epochs > 1 else ''}"
 
 
 HEAD = [

@@ -6,13 +6,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from surefoot.lab.analyse.audit import Finding
 from surefoot.lab.analyse.groups import ContestantRuns, TaskGroup, metric_name, value_at
 from surefoot.lab.analyse.horizons import HEAD, OVERALL_HEAD, HorizonComparison, over_all_horizons
+from surefoot.lab.analyse.ranking import percent
 from surefoot.lab.analyse.stats import mean_std
 from surefoot.lab.analyse.verdicts import count, plus_minus
 from surefoot.lab.report.context import Section, Table, TableRow, Text, Winner
 from surefoot.lab.report.figures import Axis, Line, Markers, Panel, band, series_of
-from surefoot.lab.report.sections import how_to_repeat, provenance
+from surefoot.lab.report.sections import (
+    findings_flag,
+    honesty_section,
+    how_to_repeat,
+    notes_below_verdicts,
+    provenance,
+)
 from surefoot.lab.report.tables import MARKS, terminal_table, verdict_list
 
 if TYPE_CHECKING:
@@ -27,11 +35,13 @@ class HorizonTables:
         table: the contestant against the best of its peers.
         groups: for each horizon the contestants with their runs.
         rates: how the learning rates were chosen, if they were.
+        findings: what the checks found.
     """
 
     table: HorizonComparison
     groups: Mapping[int, TaskGroup]
     rates: str = ""
+    findings: Sequence[Finding] = ()
 
     @property
     def _contestants(self) -> Sequence[ContestantRuns]:
@@ -45,8 +55,11 @@ class HorizonTables:
 
     @property
     def worst(self) -> str:
-        """The largest regret as a sentence."""
-        return f"Worst regret: {self.table.worst_regret}, after {count(self.table.worst.epochs, 'epoch')}."
+        """The largest regret as a sentence: how much worse than the best peer, in the metric and in percent."""
+        worst, name = self.table.worst, metric_name(self.table.metric)
+        share = percent(worst.regret, worst.best)
+        part = f", {'-' if worst.regret < 0 else ''}{share} of the best peer's value" if share else ""
+        return f"Worst regret in {name}: {self.table.worst_regret}{part}, after {count(worst.epochs, 'epoch')}."
 
     def over_all(self) -> list[list[str]]:
         """The rows of the table over all horizons together."""
@@ -105,7 +118,9 @@ class HorizonTables:
             Section(
                 "In short",
                 content=[
+                    *findings_flag(self.findings),
                     Winner(f"{_capital(self.table.verdict)}.", self.worst),
+                    *notes_below_verdicts(self.findings, self.table.task),
                     *([Text(self.rates)] if self.rates else []),
                 ],
                 panels=[differences(self.table)],
@@ -123,6 +138,7 @@ class HorizonTables:
                 ],
                 [self._means_panel(series)],
             ),
+            honesty_section(self.findings),
             Section("Provenance", content=[provenance(groups)]),
             Section("How to get it again", content=[how_to_repeat(groups, command)]),
         ]

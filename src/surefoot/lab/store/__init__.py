@@ -7,6 +7,7 @@ from surefoot.lab.store.files import open_folder as open_folder
 from surefoot.lab.store.files import open_plain as open_plain
 from surefoot.lab.store.files import read_plain as read_plain
 from surefoot.lab.store.files import write_atomic as write_atomic
+from surefoot.lab.store.horizons import HorizonRecord as HorizonRecord
 from surefoot.lab.store.metrics import MetricsLog as MetricsLog
 from surefoot.lab.store.metrics import read_metrics as read_metrics
 from surefoot.lab.store.rows import Rows as Rows
