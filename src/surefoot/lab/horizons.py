@@ -118,6 +118,7 @@ class HorizonResults:
         output.print(self.tables())
         for finding in self.check():
             output.print(str(finding), markup=False, highlight=False, soft_wrap=True)
+        output.print()
         output.print(self.command, markup=False, highlight=False, soft_wrap=True)
 
     def to(self, format: str) -> str:

@@ -51,6 +51,8 @@ def test_within_the_margin_is_not_inferior_and_better_is_not_either() -> None:
     assert table.verdict == "ours is not inferior to the best peer at any horizon (margin 1%)"
     narrow = compare_at_horizons(groups(contestant("ours", 1.004, 0.4), peer), "valid_loss", "0.1%")
     assert [row.is_not_inferior for row in narrow.horizons] == [False, True]
+    noisy = compare_at_horizons(groups(contestant("ours", 1.0, 0.5, spread=0.1), peer), "valid_loss", "0.1%")
+    assert noisy.verdict == "undecided: ours is not shown to be within 0.1% of the best peer at any horizon"
 
 
 def test_the_upper_end_of_the_worst_regret_is_that_of_all_horizons() -> None:

@@ -49,7 +49,9 @@ def test_the_sections_have_the_verdict_the_picture_and_the_tables(tables):
     assert isinstance(short.content[0], Winner)
     assert "is worse than the best peer" in short.content[0].headline
     heads = [table.head[0] for table in every.content if isinstance(table, Table)]
-    assert heads == ["epochs", "peer", "optimizer"]
+    assert heads == ["after", "peer", "optimizer"]
+    assert [row.cells[0] for row in every.content[0].rows] == ["1 epoch", "2 epochs", "4 epochs"]  # on a phone, a title
+    assert every.content[2].head[1:] == ["1 epoch", "2 epochs", "4 epochs"]
     assert [row.cells[-1] for row in every.content[0].rows] == ["▼ worse"] * 3
     titles = [section.title for section in tables.sections("x")[2:]]
     assert titles == ["Honesty checks", "Provenance", "How to get it again"]

@@ -19,6 +19,7 @@ from printed import empty_shares
 from surefoot.lab.analyse.audit import Finding, audit
 from surefoot.lab.analyse.comparison import summarise
 from surefoot.lab.report import ReportContext, Section, Story, write_page, write_report, write_stories
+from surefoot.lab.report.context import Table, TableRow, Text
 from surefoot.lab.report.figures import MOST_SHOWN, Axis, Line, Markers, Panel
 from surefoot.lab.report.tables import to_csv
 from surefoot.lab.spec.config import Provenance
@@ -208,6 +209,19 @@ def test_it_fits_a_phone(visit, lively, tmp_path):
     assert page.locator(".canvas, .canvas svg, .card, table, .controls, .legend").evaluate_all(wide) == 0
     # a row is a small card with its headings inside
     assert page.locator("table.results tbody tr").first.evaluate("el => getComputedStyle(el).display") == "grid"
+
+
+def test_a_long_heading_on_a_phone_leaves_room_for_the_number(visit, tmp_path):
+    head = ["peer", "difference over all horizons, % (95%)"]
+    content = [Table(head, [TableRow(["Adam", "-56.6 (-58.2 to -53.6)"])]), Text("See `surefoot tune` <b>.")]
+    path = write_page(tmp_path / "page.html", ReportContext("Tables", sections=[Section("One", content=content)]))
+    page = visit(path, 390, 844, has_touch=True, is_mobile=True)
+    cell = page.locator("td")
+    range_of_text = """el => {
+      const range = document.createRange(); range.selectNodeContents(el); return range.getClientRects().length }"""
+    assert cell.evaluate(range_of_text) == 1  # in one line
+    assert cell.evaluate("el => getComputedStyle(el, '::before').textAlign") == "left"
+    assert page.locator("main p").inner_html() == "See <code>surefoot tune</code> &lt;b&gt;."
 
 
 def test_the_results_fit_a_tablet(visit, paired_runs, tmp_path):

@@ -88,6 +88,8 @@ class HorizonComparison:
         worse = [row for row in open_ if row.comparison.verdict.outcome == Outcome.WORSE]
         if worse:
             return f"{self.label} is worse than the best peer after {_epochs(worse)} (margin {self.margin})"
+        if len(open_) == len(self.horizons):
+            return f"undecided: {self.label} is not shown to be within {self.margin} of the best peer at any horizon"
         return (
             f"undecided: {self.label} is not shown to be within {self.margin} of the best peer after {_epochs(open_)}; "
             f"shown at {count(len(self.horizons) - len(open_), 'horizon')} of {len(self.horizons)}"

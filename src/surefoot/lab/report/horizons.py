@@ -84,6 +84,10 @@ class HorizonTables:
         values = [value_at(run, self.table.metric, epochs) for run in contestant.runs]
         return [value for value in values if value is not None]
 
+    def _after(self) -> list[str]:
+        """The horizons in words."""
+        return [count(epochs, "epoch") for epochs in self.groups]
+
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Any]:
         from rich.text import Text as RichText
 
@@ -97,8 +101,7 @@ class HorizonTables:
         yield RichText(f"\n{self.table.label} over all horizons together, each of which counts the same", style="bold")
         yield from terminal_table(["peer", *OVERALL_HEAD[1:]], self.over_all(), width, spare=("n",))
         yield RichText("Mean±std of every contestant", style="bold")
-        epochs = [f"{epochs} epochs" if epochs > 1 else "1 epoch" for epochs in self.groups]
-        yield from terminal_table(["optimizer", *epochs], self.means(), width, spare=epochs[:-1])
+        yield from terminal_table(["optimizer", *self._after()], self.means(), width, spare=self._after()[:-1])
         if self.rates:
             yield RichText(f"{self.rates}\n")
 
@@ -107,8 +110,8 @@ class HorizonTables:
         groups = list(self.groups.values())
         series = series_of(groups)
         rows = [
-            TableRow([*cells[:-1], f"{mark.sign} {mark.word}"], outcome=row.comparison.verdict.outcome)
-            for cells, row in zip(self.table.rows(), self.table.horizons)
+            TableRow([after, *cells[1:-1], f"{mark.sign} {mark.word}"], outcome=row.comparison.verdict.outcome)
+            for after, cells, row in zip(self._after(), self.table.rows(), self.table.horizons)
             if (mark := MARKS[row.comparison.verdict.outcome])
         ]
         overall = [TableRow(row, series[row[0]]) for row in self.over_all()]
@@ -132,9 +135,9 @@ class HorizonTables:
                 f"{count(len(rows), 'horizon')}. Not inferior: the seeds show that it is worse by less than "
                 f"{self.table.margin}, if at all.",
                 [
-                    Table(HEAD, rows, name, f"after so many epochs; margin {self.table.margin}", whole=True),
+                    Table(["after", *HEAD[1:]], rows, name, f"margin {self.table.margin}", whole=True),
                     Table(OVERALL_HEAD, overall, "Over all horizons together", "means of logarithms", whole=True),
-                    Table(["optimizer", *self.means_head()[1:]], means, f"{name} after so many epochs", whole=True),
+                    Table(["optimizer", *self._after()], means, f"{name} of every contestant", whole=True),
                 ],
                 [self._means_panel(series)],
             ),

@@ -6,6 +6,7 @@ import base64
 import datetime
 import hashlib
 import os
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
@@ -98,9 +99,16 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.globals.update(style_of=style_of, metric_name=metric_name, headline=headline, MARKS=MARKS)
+    environment.filters["code_spans"] = code_spans
     # NaN is no JSON: a page with it would not load, so it is refused here
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
     return environment
+
+
+def code_spans(text: str) -> Any:
+    """A text with what stands between backticks as code, everything escaped."""
+    markup = require("markupsafe", extra="lab")
+    return markup.Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(markup.escape(text))))
 
 
 def _with_anchors(sections: Sequence[Section]) -> list[tuple[str, Section]]:
