@@ -13,7 +13,7 @@ from torch.nn import functional as F
 import surefoot
 from host_reads import no_host_reads
 from saved import through_a_file
-from surefoot.otsu import BINS, histogram_of, otsu
+from surefoot.otsu import BINS, HIGHEST, LOWEST, SHARE_OF_VARIANCE, WIDTH, histogram_of, otsu
 from surefoot.statistics import LossStats
 from surefoot.weighing import Weigher
 
@@ -43,6 +43,27 @@ def test_the_cut_of_the_histogram_is_that_of_the_values(shape: str) -> None:
     variance, above = exact_cut(z.numpy())
     assert cut.variance.item() == pytest.approx(variance, abs=0.01)
     assert cut.above.item() == pytest.approx(above, abs=0.04)
+
+
+@pytest.mark.parametrize("shape", ["normal", "exponential", "uniform", "a long tail"])
+def test_the_cut_without_the_tail_is_that_of_values_limited_to_the_mean_of_the_upper_part(shape: str) -> None:
+    random = np.random.default_rng(1)
+    values = {
+        "normal": random.standard_normal(2000),
+        "exponential": random.exponential(size=2000),
+        "uniform": random.random(2000),
+        "a long tail": np.concatenate([random.normal(0, 1, 1600), 4 + random.exponential(3, 400)]),
+    }[shape]
+    z = (values - values.mean()) / values.std()
+    _, above = exact_cut(z)
+    upper_mean = np.sort(z)[round((1 - above) * len(z)) :].mean()
+    histogram = histogram_of(LossStats(mean=0.0, std=1.0), torch.from_numpy(z))
+    first = otsu(histogram)
+    assert first.upper_mean.item() * WIDTH + (LOWEST + HIGHEST) / 2 == pytest.approx(upper_mean, abs=0.12)
+    second = otsu(histogram, highest=first.upper_mean)
+    variance, above = exact_cut(np.minimum(z, upper_mean))
+    assert second.variance.item() == pytest.approx(variance, abs=0.012)
+    assert second.above.item() == pytest.approx(above, abs=0.06)
 
 
 def weighed(weigher: Weigher, losses: Tensor) -> None:
@@ -80,6 +101,36 @@ def test_one_group_and_a_few_outliers_leave_every_weight_at_one(wrong: float) ->
     weigher(losses).backward()
     assert losses.grad is not None
     assert losses.grad.tolist() == pytest.approx([1 / 3] * 3)
+
+
+def after_similar_classes(wrong: float, certainty: float, spread: float, steps: int = 250) -> Weigher:
+    """A classifier that gives a class and a similar one a probability each; 15 % of the examples are hard, a long tail.
+
+    Its logit of the right one of the two has this mean and std.
+    """
+    weigher, random = Weigher(rule="tilted"), torch.Generator().manual_seed(0)
+    for step in range(steps):
+        logit = certainty + spread * torch.randn(128, dtype=torch.float64, generator=random)
+        is_wrong = torch.rand(128, dtype=torch.float64, generator=random) < wrong
+        losses = F.softplus(torch.where(is_wrong, logit, -logit))
+        is_hard = torch.rand(128, dtype=torch.float64, generator=random) < 0.15
+        tail = torch.empty(128, dtype=torch.float64).exponential_(1 / 1.5, generator=random)
+        weighed(weigher, 3 * 0.9**step + losses + torch.where(is_hard, tail, 0.0))
+    return weigher
+
+
+def test_two_groups_that_a_long_tail_hides_are_found() -> None:
+    weigher = after_similar_classes(0.2, certainty=1.6, spread=0.6)
+    cut = otsu(weigher._groups.histogram)
+    assert cut.variance < SHARE_OF_VARIANCE[0], "the first cut sees nothing here"
+    seen = weigher.confidence()[0]
+    assert seen["strength"] > 0.9
+    assert seen["suspected"].item() == pytest.approx(0.2, abs=0.08)
+
+
+@pytest.mark.parametrize(("certainty", "spread"), [(3.0, 2.0), (1.0, 2.0), (1.6, 0.6), (0.3, 0.3)])
+def test_a_long_tail_alone_leaves_every_weight_at_one(certainty: float, spread: float) -> None:
+    assert after_similar_classes(0.0, certainty, spread).confidence()[0]["strength"] == 0
 
 
 def test_it_starts_after_something_was_learnt_or_when_the_warm_up_is_over() -> None:
@@ -155,7 +206,7 @@ def test_auto_is_the_default_of_the_tilted_rule_and_of_no_other() -> None:
 def blobs(kind: str, seed: int) -> tuple[Tensor, Tensor, Tensor]:
     """Ten overlapping classes: features, labels, and which labels are wrong or rare."""
     random = torch.Generator().manual_seed(seed)
-    centres = torch.randn(10, 20, generator=random) * 0.9
+    centres = torch.randn(10, 20, generator=random) * {"hard": 0.6, "harder": 0.4}.get(kind, 0.9)
     labels = torch.randint(10, (4000,), generator=random)
     if kind == "rare":
         rare = labels >= 5
@@ -166,6 +217,9 @@ def blobs(kind: str, seed: int) -> tuple[Tensor, Tensor, Tensor]:
     if kind == "wrong":
         marked = torch.rand(len(labels), generator=random) < 0.36
         labels = torch.where(marked, (labels + torch.randint(1, 10, labels.shape, generator=random)) % 10, labels)
+    if kind == "next":
+        marked = torch.rand(len(labels), generator=random) < 0.2
+        labels = torch.where(marked, (labels + 1) % 10, labels)
     return features, labels, marked
 
 
@@ -175,24 +229,30 @@ def trained(kind: str, seed: int = 3, epochs: int = 8) -> tuple[Weigher, Tensor]
     model = nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 10))
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     weigh = surefoot.weigh(optimizer, "tilted")
+    smoothing = 0.1 if kind == "smooth" else 0.0
     for _ in range(epochs):
         for ids in torch.randperm(len(labels)).split(64):
             optimizer.zero_grad()
-            weigh(F.cross_entropy(model(features[ids]), labels[ids], reduction="none"), ids=ids).backward()
+            losses = F.cross_entropy(model(features[ids]), labels[ids], reduction="none", label_smoothing=smoothing)
+            weigh(losses, ids=ids).backward()
             optimizer.step()
     return weigh, marked
 
 
-@pytest.mark.parametrize(("kind", "seed"), [("clean", 3), ("rare", 3), ("rare", 51), ("rare", 52), ("rare", 55)])
-def test_clean_and_rare_classes_are_not_taken_for_errors(kind: str, seed: int) -> None:
+@pytest.mark.parametrize(
+    ("kind", "seed"),
+    [("clean", 3), ("hard", 3), ("harder", 3), ("smooth", 3), ("rare", 3), ("rare", 51), ("rare", 52), ("rare", 55)],
+)
+def test_clean_hard_and_rare_classes_are_not_taken_for_errors(kind: str, seed: int) -> None:
     """Among the seeds of the rare ones are the three that looked most like wrong labels, of sixteen."""
     weigh, _ = trained(kind, seed)
     assert weigh.confidence()[0]["strength"] == 0
     assert weigh.suspects(10) == []
 
 
-def test_wrong_labels_are_found() -> None:
-    weigh, wrong = trained("wrong")
+@pytest.mark.parametrize("kind", ["wrong", "next"])
+def test_wrong_labels_are_found(kind: str) -> None:
+    weigh, wrong = trained(kind)
     seen = weigh.confidence()[0]
     assert seen["strength"] > 0.5
     assert seen["suspected"].item() == pytest.approx(wrong.float().mean().item(), abs=0.1)

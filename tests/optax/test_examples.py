@@ -81,6 +81,35 @@ def test_auto_finds_wrong_labels_and_leaves_clean_ones_alone_inside_a_scan() -> 
     assert float(clean.strength) == 0
 
 
+def test_both_cuts_are_those_of_torch() -> None:
+    with jax.enable_x64(True):
+        histogram = np.random.default_rng(4).exponential(size=ours.BINS) * np.linspace(3, 0, ours.BINS)
+        first, torchs = ours.otsu(jnp.asarray(histogram)), surefoot.otsu.otsu(torch.tensor(histogram))
+        np.testing.assert_allclose(first, torchs, rtol=1e-12)
+        second = ours.otsu(jnp.asarray(histogram), first[2])
+        np.testing.assert_allclose(second, surefoot.otsu.otsu(torch.tensor(histogram), torchs.upper_mean), rtol=1e-12)
+        assert second[0] > first[0]
+
+
+def test_two_groups_that_a_long_tail_hides_are_found_as_in_torch() -> None:
+    random, size = np.random.default_rng(5), (200, 96)
+    logit = 1.6 + 0.6 * random.standard_normal(size)
+    losses = np.log1p(np.exp(np.where(random.random(size) < 0.2, logit, -logit)))
+    losses += np.where(random.random(size) < 0.15, random.exponential(1.5, size), 0.0)
+    losses += 3 * 0.9 ** np.arange(200)[:, None]
+    with jax.enable_x64(True):
+        weigh, torchs = so.weigh_examples(), OnDevice(rule="tilted")
+        step = jax.jit(lambda state, row: weigh.apply(row, state)[1])
+        state = weigh.init()
+        for row in losses:
+            state = step(state, jnp.asarray(row))
+            torchs(torch.tensor(row, requires_grad=True)).backward()
+            torchs.update()
+        assert float(ours.otsu(state.histogram)[0]) < ours.SHARE_OF_VARIANCE[0], "the first cut sees nothing here"
+        assert float(state.strength) > 0.9
+        np.testing.assert_allclose(state.strength, torchs.confidence()[0]["strength"], rtol=1e-8)
+
+
 def test_losses_that_are_not_finite_count_nowhere() -> None:
     weigh = so.weigh_examples("tilted", -3.0, warmup=1)
     clean, spoilt = weigh.init(), weigh.init()
@@ -107,6 +136,8 @@ def test_the_constants_are_those_of_torch() -> None:
         "FULL",
         "SHARE_OF_VARIANCE",
         "SHARE_ABOVE",
+        "SHARE_WITHOUT_TAIL",
+        "SHARE_ABOVE_WITHOUT_TAIL",
         "EVIDENCE",
     ):
         assert getattr(ours, name) == getattr(surefoot.otsu, name)

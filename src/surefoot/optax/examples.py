@@ -18,6 +18,7 @@ PATIENCE, MIN_MEAN_WEIGHT, AUTO_ETA = 8000, 0.1, -3.0
 BINS, LOWEST, HIGHEST = 160, -4.0, 12.0
 MEMORY, LEARNT, FULL = 1500, 0.4, 0.8
 SHARE_OF_VARIANCE, SHARE_ABOVE, EVIDENCE = (0.73, 0.79), (0.06, 0.08), (0.5, 0.9)
+SHARE_WITHOUT_TAIL, SHARE_ABOVE_WITHOUT_TAIL = (0.805, 0.825), (0.10, 0.13)
 
 
 class ExampleState(NamedTuple):
@@ -182,31 +183,38 @@ def _looked(state: ExampleState, z: Array, counted: Array, warmup: int | None) -
     counts = jnp.zeros(BINS, z.dtype).at[places.reshape(-1)].add(counted.reshape(-1).astype(z.dtype))
     number = counts.sum()
     histogram = state.histogram * jnp.exp(-number / MEMORY) + counts
-    variance, above = otsu(histogram)
+    variance, above, upper_mean = otsu(histogram)
+    tailless, tailless_above, _ = otsu(histogram, highest=upper_mean)
     learnt = state.learnt >= LEARNT if warmup is None else state.ramp >= 1
     looks = learnt & (histogram.sum() >= FULL * MEMORY)
-    now = _from_to(variance, *SHARE_OF_VARIANCE) * _from_to(above, *SHARE_ABOVE) * looks
+    now = looks * jnp.maximum(
+        _from_to(variance, *SHARE_OF_VARIANCE) * _from_to(above, *SHARE_ABOVE),
+        _from_to(tailless, *SHARE_WITHOUT_TAIL) * _from_to(tailless_above, *SHARE_ABOVE_WITHOUT_TAIL),
+    )
     evidence = state.evidence - jnp.expm1(-number / PATIENCE) * (now - state.evidence)
     strength = jnp.maximum(state.strength, _from_to(evidence, *EVIDENCE))
     return state._replace(evidence=evidence, strength=strength, above=above, histogram=histogram)
 
 
-def otsu(histogram: Array) -> tuple[Array, Array]:
-    """Otsu's cut of a histogram: its share of the variance, and the share of the examples above it.
+def otsu(histogram: Array, highest: Array | float = math.inf) -> tuple[Array, Array, Array]:
+    """Otsu's cut of a histogram: its share of the variance, the share of examples above it, and their mean place.
 
-    >>> variance, above = otsu(jnp.zeros(BINS).at[30].set(3.0).at[70].set(1.0))
-    >>> round(float(variance), 3), round(float(above), 3)
-    (1.0, 0.25)
+    Losses above the place ``highest`` count as if they were there: `surefoot.otsu.otsu`.
+
+    >>> variance, above, upper_mean = otsu(jnp.zeros(BINS).at[30].set(3.0).at[70].set(1.0))
+    >>> round(float(variance), 3), round(float(above), 3), float(upper_mean)
+    (1.0, 0.25, -10.0)
     """
     shares = histogram / jnp.maximum(histogram.sum(), 1e-9)
-    places = jnp.arange(BINS) - BINS / 2
+    places = jnp.minimum(jnp.arange(BINS) - BINS / 2, highest)
     moments = shares * places
     mean = moments.sum()
-    below = shares.cumsum()[:-1]
-    between = jnp.square(mean * below - moments.cumsum()[:-1]) / jnp.maximum(below * (1 - below), 1e-9)
+    below, sums = shares.cumsum()[:-1], moments.cumsum()[:-1]
+    between = jnp.square(mean * below - sums) / jnp.maximum(below * (1 - below), 1e-9)
     place = between.argmax()
     variance = (moments * places).sum() - mean * mean
-    return between[place] / jnp.maximum(variance, 1e-9), 1 - below[place]
+    above = 1 - below[place]
+    return between[place] / jnp.maximum(variance, 1e-9), above, (mean - sums[place]) / jnp.maximum(above, 1e-9)
 
 
 def _from_to(value: Array, low: float, high: float) -> Array:
