@@ -250,6 +250,14 @@ def test_it_prints_and_has_a_dark_mode(visit, lively, tmp_path):
     assert 3 <= len(re.findall(rb"/Type\s*/Page\b", pdf)) <= 12
 
 
+def test_a_band_has_the_ink_of_the_page(visit, tmp_path):
+    panel = Panel("Loss", [Line("", [1, 2], [0.0, 0.0], 0, [(-1.0, 1.0)] * 2)])
+    path = write_page(tmp_path / "page.html", ReportContext("Band", sections=[Section("One", panels=[panel])]))
+    fill = "el => el.data.find(trace => trace.fill === 'toself').fillcolor"
+    for scheme, color in (("light", "rgba(23,35,44,0.14)"), ("dark", "rgba(238,243,246,0.14)")):
+        assert visit(path, color_scheme=scheme).locator("#figure-0").evaluate(fill) == color
+
+
 def test_a_printed_page_is_filled(visit, paired_runs, tmp_path):
     few = paired_runs({"Adam": 0.0, "AdamUCB": 0.001, "AdamCB": 0.02, "AdamS": -0.01}, epochs=4, seeds=6)
     page = visit(write_report(few, tmp_path / "few.html"), width=688)

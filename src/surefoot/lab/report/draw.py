@@ -142,18 +142,8 @@ def _band_trace(line: Line) -> list[dict[str, Any]]:
         return []
     low, high = zip(*line.band)
     outline = {"x": [*line.x, *reversed(line.x)], "y": [*high, *reversed(low)], "fill": "toself"}
-    shade = {"mode": "lines", "line": {"width": 0}, "fillcolor": _transparent(line.series), "hoverinfo": "skip"}
+    shade = {"mode": "lines", "line": {"width": 0}, "series": line.series, "hoverinfo": "skip"}
     return [{"type": "scatter", **outline, **shade, "showlegend": False}]
-
-
-def _transparent(series: int) -> str:
-    """The colour of a series, nearly transparent.
-
-    >>> _transparent(1)
-    'rgba(0,114,178,0.14)'
-    """
-    red, green, blue = _parts(colour_of(series))
-    return f"rgba({red},{green},{blue},0.14)"
 
 
 def _plotly_text(text: str) -> str:

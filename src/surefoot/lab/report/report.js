@@ -34,6 +34,7 @@
     const parts = [1, 3, 5].map((k) => [color, paper].map((code) => parseInt(code.slice(k, k + 2), 16)));
     return "#" + parts.map(([own, below]) => Math.round(strength * own + (1 - strength) * below).toString(16).padStart(2, "0")).join("");
   }
+  const BAND = 0.14; // how much colour a band has
   function faint(color, alpha) {
     const n = parseInt(color.slice(1), 16);
     return `rgba(${n >> 16},${(n >> 8) & 255},${n & 255},${alpha})`;
@@ -91,7 +92,7 @@
         bands.push({
           x: [...usable, ...back].map((i) => x[i]),
           y: [...usable.map((i) => points[i].mean + points[i].std), ...back.map(low)],
-          type: "scatter", mode: "lines", fill: "toself", fillcolor: faint(color, 0.14), line: { width: 0 },
+          type: "scatter", mode: "lines", fill: "toself", fillcolor: faint(color, BAND), line: { width: 0 },
           hoverinfo: "skip", showlegend: false, legendgroup: entry.label,
         });
       }
@@ -135,6 +136,7 @@
     return figure.data.map((trace) => {
       if (trace.series === undefined) return trace;
       const { color, dash } = style(trace.series), { series, ...rest } = trace;
+      if (rest.fill) return { ...rest, fillcolor: faint(color, BAND) };
       const marker = { ...rest.marker, color };
       if (marker.line) marker.line = { ...marker.line, color };
       return { ...rest, marker, line: { width: 2.2, dash, ...rest.line, color }, ...(rest.error_y && { error_y: { ...rest.error_y, color } }) };
