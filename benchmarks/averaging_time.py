@@ -19,7 +19,7 @@ from typing import Any
 import schedulefree
 import torch
 from interleave import caption, conditions, interleave, markdown, save
-from step_time import SITTINGS, Memory, Shapes, sets
+from step_time import REPEATS, Memory, Shapes, sets
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
@@ -113,7 +113,7 @@ def measure(shapes: Shapes, rounds: int, clock: Callable[[], float]) -> dict[str
         benches.update({name: made[name] for name in CONTENDERS})
         return benches
 
-    return interleave(made_anew, math.ceil(rounds / SITTINGS), sittings=SITTINGS)
+    return interleave(made_anew, math.ceil(rounds / REPEATS), repeats=REPEATS)
 
 
 def table(measured: dict[str, dict[str, dict[str, float]]], facts: dict[str, Any]) -> str:

@@ -36,7 +36,7 @@ def interleave(
     contenders: Contenders | Callable[[], Contenders],
     rounds: int,
     *,
-    sittings: int = 1,
+    repeats: int = 1,
     seed: int = 0,
     warm_up: bool = True,
 ) -> dict[str, dict[str, float]]:
@@ -44,16 +44,16 @@ def interleave(
 
     Args:
         contenders: functions that do the work once and return the seconds it took; the first is the baseline. With
-            several sittings, a function that makes them.
-        rounds: how many times, in each sitting.
-        sittings: how many times contenders are made anew.
+            several repeats, a function that makes them.
+        rounds: how many times, in each repeat.
+        repeats: how many times contenders are made anew.
         seed: of the order within rounds and of the bootstrap.
         warm_up: run each once untimed first; needless where every run starts processes of its own.
     """
     shuffler = random.Random(seed)
     ratios: dict[str, list[Pair]] = {}
     seconds: dict[str, list[float]] = {}
-    for _ in range(sittings):
+    for _ in range(repeats):
         _sit(contenders() if callable(contenders) else contenders, rounds, shuffler, warm_up, ratios, seconds)
     return {name: _summary(ratios[name], seconds[name], shuffler) for name in ratios}
 
@@ -66,7 +66,7 @@ def _sit(
     ratios: dict[str, list[Pair]],
     seconds: dict[str, list[float]],
 ) -> None:
-    """Run all rounds of one sitting, and add what they took."""
+    """Run all rounds of one repeat, and add what they took."""
     baseline, *names = contenders
     measure = contenders[baseline]
     for name in contenders:

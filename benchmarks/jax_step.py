@@ -1,11 +1,11 @@
 """Step time of the JAX aliases as ratios to ``optax.adam`` on the CPU, in one interleaved run.
 
-    python benchmarks/jax_step.py [--rounds 60] [--sittings 1] [--sets 10m,400x64x64] [--save]
+    python benchmarks/jax_step.py [--rounds 60] [--repeats 1] [--sets 10m,400x64x64] [--save]
 
 A step is ``update`` and ``apply_updates`` in one jitted function. The aliases skip a step whose loss or weight is not
 finite; with ``check_gradients`` also one whose gradients are not. Parameters and state are donated, as training loops
 do, or kept. Only the step is timed, when gradients and loss are there; the time is that of the process, which others
-on the machine disturb less. Where memory happens to lie matters, so several sittings make everything anew.
+on the machine disturb less. Where memory happens to lie matters, so several repeats make everything anew.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Bench:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=60)
-    parser.add_argument("--sittings", type=int, default=1)
+    parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--sets", default=",".join(SETS))
     parser.add_argument("--only", help="comma-separated parts of contenders' names; the baseline always runs")
     parser.add_argument("--save", action="store_true", help="write benchmarks/results/jax_step.{json,md}")
@@ -97,7 +97,7 @@ def main() -> None:
                 turns = itertools.cycle([built[BASELINE], *copies])
                 return built | {BASELINE: lambda: next(turns)()}
 
-            measured[label] = interleave(benches, args.rounds, sittings=args.sittings)
+            measured[label] = interleave(benches, args.rounds, repeats=args.repeats)
     facts = conditions() | {"jax": jax.__version__, "optax": optax.__version__}
     rows = [
         [key, *(f"{m[key]['ratio']:.2f} [{m[key]['low']:.2f}, {m[key]['high']:.2f}]" for m in measured.values())]
@@ -106,7 +106,7 @@ def main() -> None:
     unit = ", ".join(f"{label} {m[BASELINE]['milliseconds']:.2f} ms" for label, m in measured.items())
     text = "\n\n".join(
         [
-            f"Step time / step time of {BASELINE}: median of {args.sittings} x {args.rounds} interleaved rounds [95% "
+            f"Step time / step time of {BASELINE}: median of {args.repeats} x {args.rounds} interleaved rounds [95% "
             "interval of it].",
             markdown(["optimizer", *measured], rows),
             f"1.00 is: {unit}.",

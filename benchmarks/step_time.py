@@ -29,7 +29,7 @@ import surefoot
 Shapes = list[tuple[int, ...]]
 BASELINE = "torch Adam fused"
 #: How many times every optimizer and its parameters are made anew, in another order.
-SITTINGS = 3
+REPEATS = 3
 #: Whose moments may lie in the same memory, by the start of their names.
 KERNEL_IS_TORCHS = (BASELINE, "the same again", "surefoot")
 
@@ -172,7 +172,7 @@ def side_by_side(
             benches[name] = made[name]
         return benches
 
-    measured = interleave(made_anew, math.ceil(rounds / SITTINGS), sittings=SITTINGS)
+    measured = interleave(made_anew, math.ceil(rounds / REPEATS), repeats=REPEATS)
     for name, bench in benches.items():
         measured[name]["state_bytes"] = bench.bytes_of_state()
     return measured
