@@ -28,7 +28,7 @@ def test_command_table_report_and_the_comparison_that_follows(tmp_path: Path) ->
     assert "4 of 4" in done.output
     assert "lr=0.001 (edge)" in done.output.replace("\n", " ")
     assert "AdamS: the best" in done.output
-    assert "is on the edge; a better one may lie beyond it." in done.output
+    assert "(tried 0.0001 to 0.001) is on the edge; a better one may lie beyond it." in done.output.replace("\n", " ")
     html = (out / "tune.html").read_text()
     for part in ("Best so far against budget", "Sensitivity", "Validation loss against eta", "surefoot compare"):
         assert part in html

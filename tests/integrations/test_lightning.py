@@ -142,31 +142,37 @@ def test_without_the_callback_only_a_share_of_the_last_micro_batch_is_seen():
     assert float(share[1]) < 0.5 * float(whole[1])
 
 
-PARTIAL = r"AdamS: the closure of step\(closure\) added its gradients .*record_loss.*LossGathering\(\) does it"
+PARTIAL = r"\w+: the closure of step\(closure\) added its gradients .*record_loss.*LossGathering\(\) does it"
+TAKERS = {
+    "AdamS": surefoot.AdamS,
+    "LossWeighted": wrapped_sgd,
+    "Anytime": lambda params, **_: surefoot.Anytime(torch.optim.SGD(params, lr=0.05)),
+    "Anytime of AdamS": lambda params, **_: surefoot.Anytime(surefoot.AdamS(params)),
+}
 
 
 @pytest.mark.filterwarnings("default")
-@pytest.mark.parametrize("wrap", [False, True])
-def test_accumulation_without_the_callback_is_noticed_once(wrap):
-    module = Module(wrapped_sgd) if wrap else Module()
+@pytest.mark.parametrize("optimizer", TAKERS)
+def test_accumulation_without_the_callback_is_noticed_once(optimizer):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        fit(module, accumulate_grad_batches=4)
-    message = PARTIAL.replace("AdamS", "LossWeighted") if wrap else PARTIAL
-    assert sum(bool(re.match(message, str(warning.message))) for warning in caught) == 1
+        fit(Module(TAKERS[optimizer]), accumulate_grad_batches=4)
+    said = [str(warning.message) for warning in caught if re.match(PARTIAL, str(warning.message))]
+    assert [words.split(":")[0] for words in said] == [optimizer.split()[0]]
 
 
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("clear_in_place", [False, True])
 @pytest.mark.parametrize(("callbacks", "accumulate"), [((), 1), ((LossGathering(),), 1), ((LossGathering(),), 4)])
-def test_nothing_is_noticed_where_the_loss_is_that_of_the_step(callbacks, accumulate, clear_in_place):
+@pytest.mark.parametrize("optimizer", TAKERS)
+def test_nothing_is_noticed_where_the_loss_is_that_of_the_step(callbacks, accumulate, clear_in_place, optimizer):
     class Clearing(Module):
         def optimizer_zero_grad(self, epoch, batch_idx, optimizer):
             optimizer.zero_grad(set_to_none=not clear_in_place)
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        fit(Clearing(), *callbacks, accumulate_grad_batches=accumulate)
+        fit(Clearing(TAKERS[optimizer]), *callbacks, accumulate_grad_batches=accumulate)
     assert not [warning for warning in caught if re.match(PARTIAL, str(warning.message))]
 
 

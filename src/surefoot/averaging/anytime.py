@@ -160,7 +160,7 @@ class Anytime(Wrapper):
             loss = returned if loss is None and self._recorded.windows is RecordedLosses.EMPTY else loss
         recorded = self._recorded.windows
         # What the closure records belongs to this step too.
-        value = self._read_loss(loss, None) if closure is None or loss is not None else None
+        value = self._read_loss(loss, returned) if closure is None or loss is not None else None
         if closure is None and type(value) is float and len(self._unseen) < self._room:
             self._step_base(**self._arguments_for_base(loss, recorded))
             self._unseen.append(value)
@@ -234,7 +234,8 @@ class Anytime(Wrapper):
         values: list[Any] = []
 
         def remembered() -> Any:
-            value = closure()
+            # Only the first value is used, so only that is looked at.
+            value = closure() if values else self._evaluate(closure)
             values.append(value)
             return value
 

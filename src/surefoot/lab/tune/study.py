@@ -128,7 +128,10 @@ class StudyResult:
 
     def edge_note(self) -> str:
         """The warning about the edge, or ''."""
-        words = [f"{name} (tried {self.plan.space.options[name]})" for name in self.edges]
+        words = []
+        for name in self.edges:
+            tried = [trial.options[name] for trial in self.trials]
+            words.append(f"{name} (tried {min(tried):g} to {max(tried):g})")
         if not words:
             return ""
         return f"{self.plan.label}: the best {' and '.join(words)} is on the edge; a better one may lie beyond it."
