@@ -48,7 +48,7 @@ class LossStats(NamedTuple):
         distance = loss - self.mean
         mean = self.mean + share * distance
         if isinstance(mean, Tensor):
-            std = _root((1 - share).clamp(min=0)) * _hypot(self.std, share.sqrt() * distance)
+            std: Number = _root((1 - share).clamp(min=0)) * _hypot(self.std, share.sqrt() * distance)
             return LossStats(count, mean, std, torch.minimum(self.best, mean), self.skipped, *(given or self[5:]))
         std = math.sqrt(max(1 - share, 0.0)) * math.hypot(self.std, math.sqrt(share) * distance)
         best = min(self.best, mean)

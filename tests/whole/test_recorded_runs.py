@@ -181,7 +181,11 @@ def test_a_recorded_search_goes_on_and_is_then_found_done(
     assert trials(out / "tune.db") == {"COMPLETE": 6, "FAIL": 1}  # its worker was killed: the trial was taken up again
     done = metrics(out)
     for name, lines in by_key(metrics(FIXTURES / "tune")).items():
-        assert by_key(done)[name][0] == lines[0]
+        again = by_key(done)[name]
+        if len(lines) == 2:  # it was done
+            assert again == lines
+        # Another processor rounds otherwise; a line that training gave anew then takes the place of the old one.
+        assert losses(again[:1]) == pytest.approx(losses(lines[:1]), rel=CLOSE)
     assert sorted(map(len, done.values())) == [2] * 6
     capsys.readouterr()
     search()
