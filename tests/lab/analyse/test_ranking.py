@@ -51,6 +51,16 @@ def test_what_the_seeds_cannot_separate_is_a_tie(paired_runs: MakeRuns) -> None:
     assert "which may be luck" in ranking.reason
 
 
+def test_a_tie_does_not_name_those_whose_interval_is_behind(paired_runs: MakeRuns) -> None:
+    """Six seeds decide few of 45 comparisons, but a contestant that is behind in every seed is not in the tie."""
+    offsets = {"Adam": 0.9, "A": 0.0, "B": 0.0002} | {f"C{i}": 0.5 + 0.01 * i for i in range(7)}
+    ranking = ranking_of(paired_runs(offsets, seeds=6))
+    assert ranking.winner is None
+    assert [gap.label for gap in ranking.tied] == ["A", *(f"C{i}" for i in range(7))]  # none of them is decided
+    assert ranking.headline == "A tie between B and A on validation loss"
+    assert ranking.reason.endswith("; C0, C1, C2 and 4 more are behind, which is no claim yet")
+
+
 def test_a_difference_below_the_margin_is_negligible(paired_runs: MakeRuns) -> None:
     ranking = ranking_of(paired_runs({"Adam": 0.0, "B": 0.004}, seeds=9), margin=0.05)
     assert ranking.winner is None

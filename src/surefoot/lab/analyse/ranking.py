@@ -97,7 +97,8 @@ class Ranking:
         elif self._undecided and (self._undecided[0].interval or (1.0,))[0] > 0:
             who = "No winner yet"
         else:
-            who = f"A tie between {listed([self.leader, *(gap.label for gap in self.tied)])}"
+            close = [gap.label for gap in self.tied if gap not in self._behind]
+            who = f"A tie between {listed([self.leader, *close])}"
         return f"{who} on {metric_name(self.metric)}"
 
     @property
@@ -120,6 +121,11 @@ class Ranking:
         return [gap for gap in self.tied if gap.outcome not in (Outcome.EQUAL, Outcome.SAME)]
 
     @property
+    def _behind(self) -> list[Gap]:
+        """Those whose own interval lies behind the leader, but who are not decided among so many comparisons."""
+        return [gap for gap in self._undecided if gap.interval is not None and gap.interval[0] > 0]
+
+    @property
     def reason(self) -> str:
         """By how much, and how sure that is."""
         if self.winner:
@@ -138,8 +144,13 @@ class Ranking:
         lead = f"{self.leader} leads {gap.label} by {_amount(gap)}"
         if gap.interval is None:
             return f"{lead}, but {count(gap.pairs, 'paired seed')} cannot decide; {fewest_seeds()} are needed"
-        but = "but that is no claim yet" if gap.interval[0] > 0 else "which may be luck"
-        return f"{lead}, {but} ({'; '.join(filter(None, [_certainty(gap), gap.needed]))})"
+        certainty = f"({'; '.join(filter(None, [_certainty(gap), gap.needed]))})"
+        if gap in self._behind:
+            return f"{lead}, but that is no claim yet {certainty}"
+        rest = ""
+        if behind := [other.label for other in self._behind]:
+            rest = f"; {listed(behind)} {'is' if len(behind) == 1 else 'are'} behind, which is no claim yet"
+        return f"{lead}, which may be luck {certainty}{rest}"
 
 
 def rank(summary: Summary, task: str, metric: str | None = None) -> Ranking | None:
