@@ -211,6 +211,20 @@ def test_it_fits_a_phone(visit, lively, tmp_path):
     assert page.locator("table.results tbody tr").first.evaluate("el => getComputedStyle(el).display") == "grid"
 
 
+def test_long_numbers_and_long_names_fit_a_phone(visit, paired_runs, tmp_path):
+    runs = paired_runs({"Adam": 0.0, "Adam examples=tilted:auto": -0.0012345}, epochs=2, seeds=6)
+    page = visit(write_report(runs, tmp_path / "report.html"), 390, 844, has_touch=True, is_mobile=True)
+    scrolls = "els => els.filter(el => el.scrollWidth > el.clientWidth).length"
+    assert page.locator(".scroll").evaluate_all(scrolls) == 0
+    places = "els => els.map(el => [el.getBoundingClientRect().left, el.getBoundingClientRect().right])"
+    row = page.locator("table.results tbody tr").filter(has_text="tilted").first
+    _, mean, difference, *_ = row.locator("td").evaluate_all(places)
+    assert difference[1] - difference[0] > 1.8 * (mean[1] - mean[0])  # a line of its own
+    lines = """el => {
+      const range = document.createRange(); range.selectNodeContents(el); return range.getClientRects().length }"""
+    assert page.locator(".card h4").evaluate(lines) == 1  # no word of a name is broken
+
+
 def test_a_long_heading_on_a_phone_leaves_room_for_the_number(visit, tmp_path):
     head = ["peer", "difference over all horizons, % (95%)"]
     content = [Table(head, [TableRow(["Adam", "-56.6 (-58.2 to -53.6)"])]), Text("See `surefoot tune` <b>.")]
@@ -256,6 +270,16 @@ def test_a_band_has_the_ink_of_the_page(visit, tmp_path):
     fill = "el => el.data.find(trace => trace.fill === 'toself').fillcolor"
     for scheme, color in (("light", "rgba(23,35,44,0.14)"), ("dark", "rgba(238,243,246,0.14)")):
         assert visit(path, color_scheme=scheme).locator("#figure-0").evaluate(fill) == color
+
+
+def test_the_best_value_stands_out_from_the_page(visit, tmp_path):
+    points = Line("", [1, 2], [1, 2], markers=Markers(values=[0.1, 0.9], scale="loss"), connected=False)
+    path = write_page(
+        tmp_path / "page.html", ReportContext("Map", sections=[Section("One", panels=[Panel("Map", [points])])])
+    )
+    reversed_scale = "el => el.data[0].marker.reversescale"
+    light, dark = (visit(path, color_scheme=scheme).locator("#figure-0") for scheme in ("light", "dark"))
+    assert (light.evaluate(reversed_scale), dark.evaluate(reversed_scale)) == (False, True)
 
 
 def test_a_printed_page_is_filled(visit, paired_runs, tmp_path):

@@ -108,6 +108,16 @@ def test_html_escapes(summary, run):
     assert "| &lt;i&gt; $" in tables.to_html(summarise([run(ODD, seed) for seed in range(2)]))
 
 
+def test_html_breaks_no_interval_and_has_no_empty_column(summary, run):
+    text = tables.to_html(summary)
+    for row in summary.comparisons:
+        if row.difference is not None:
+            assert tables.difference(row).replace(" ", "\N{NO-BREAK SPACE}") in text
+    for lost in (False, True):
+        runs = [run("Adam", 0), run("Adam", 1, diverged=lost)]
+        assert ("<th>diverged</th>" in tables.to_html(summarise(runs))) == lost
+
+
 @pytest.mark.parametrize("width", [60, 80, 100, 200])
 def test_no_word_is_broken_and_no_column_is_left_out_without_a_word(paired_runs, width):
     labels = {"Adam": 0.0, "AdamWScheduleFree": -0.01, "AdamS eta=0.0001 weight_decay=0.001 weighting=paper": -0.02}

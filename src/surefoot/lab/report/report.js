@@ -134,13 +134,20 @@
 
   function plotTraces(figure) {
     return figure.data.map((trace) => {
-      if (trace.series === undefined) return trace;
+      if (trace.series === undefined) return scaled(trace);
       const { color, dash } = style(trace.series), { series, ...rest } = trace;
       if (rest.fill) return { ...rest, fillcolor: faint(color, BAND) };
       const marker = { ...rest.marker, color };
       if (marker.line) marker.line = { ...marker.line, color };
       return { ...rest, marker, line: { width: 2.2, dash, ...rest.line, color }, ...(rest.error_y && { error_y: { ...rest.error_y, color } }) };
     });
+  }
+
+  // Sequential colours: the best value is the farthest from the paper, whatever colour that has.
+  const dark = window.matchMedia("(prefers-color-scheme: dark)");
+  function scaled(trace) {
+    if (!trace.marker?.colorscale || !dark.matches || root.classList.contains("printing")) return trace;
+    return { ...trace, marker: { ...trace.marker, reversescale: !trace.marker.reversescale } };
   }
 
   // A run about to diverge can dwarf everything else; double click shows it all.
@@ -171,7 +178,7 @@
     const longestNote = Math.max(...figure.rows.map(([, note]) => note.length));
     const size = figure.sides ? 13 : 11;
     const write = (text, place) => ({ text, showarrow: false, xref: "paper", font: { size }, ...place });
-    const raised = { yanchor: "bottom", yshift: figure.sides ? 20 : 11 }; // above the dots of the seeds
+    const raised = { yanchor: "bottom", yshift: figure.sides ? 26 : 11 }; // above the dots of the seeds
     const annotations = figure.rows.flatMap(([name, note], y) => [
       ...(above ? [write(name, { x: 0, y, xanchor: "left", ...raised })] : []),
       ...(note ? [write(note, { x: 1, y, xanchor: above ? "right" : "left", ...(above ? raised : { xshift: 8 }) })] : []),

@@ -34,7 +34,17 @@ from surefoot.lab.report.context import (
 )
 from surefoot.lab.report.figures import BUDGET, CurveData, CurvePanel, Panel, curve_data, series_of
 from surefoot.lab.report.panels import differences_panel, profiles_panel, sensitivity, time_to_target_panel
-from surefoot.lab.report.tables import COLUMNS, MARKS, difference, e_value, share, step_time
+from surefoot.lab.report.tables import (
+    COLUMNS,
+    MARKS,
+    ONE_LOOK,
+    difference,
+    e_value,
+    one_look,
+    share,
+    step_time,
+    unbroken,
+)
 from surefoot.lab.store import column
 
 if TYPE_CHECKING:
@@ -88,12 +98,13 @@ def report_sections(
 
 @dataclass(frozen=True)
 class Story:
-    """A comparison that is one part of a page: a title, what is compared and what follows, and the numbers."""
+    """A comparison that is one part of a page: a title, what is compared, the numbers, and what follows from them."""
 
     title: str
     text: str
     summary: Summary
     findings: Sequence[Finding]
+    remark: str = ""
 
 
 def story_sections(stories: Sequence[Story], command: str | None = None) -> list[Section]:
@@ -103,11 +114,14 @@ def story_sections(stories: Sequence[Story], command: str | None = None) -> list
         groups = story.summary.groups
         series = series_of(groups)
         data = curve_data(groups, story.summary.metrics, series, BUDGET // max(1, len(stories)))
-        short = _in_short(story.summary, (), series)
+        short = _in_short(story.summary, story.findings, series)
         curves = _learning_curves(story.summary, data, series)
         if sections:  # how to read a picture is said once, in the first story
             short, curves = _without_captions(short), replace(curves, lead="")
-        parts = [*short.sections, *([] if curves.is_empty else [curves])]
+        *before, verdict = short.sections
+        if story.remark:
+            verdict = replace(verdict, content=[*verdict.content, Text(story.remark)])
+        parts = [*before, verdict, *([] if curves.is_empty else [curves])]
         sections.append(Section(story.title, story.text, sections=parts))
     compared = [group for story in stories for group in story.summary.groups]
     findings = dict.fromkeys(finding for story in stories for finding in story.findings)
@@ -312,7 +326,7 @@ def _course_table(group: TaskGroup, summary: Summary, series: dict[str, int]) ->
     cells: dict[str, Callable[[Course], str]] = {
         "last epoch": lambda course: plus_minus(course.last.mean, course.last.std),
         "best epoch": lambda course: plus_minus(course.best.mean, course.best.std),
-        "when": lambda course: "" if course.best_epoch is None else _unbroken(f"epoch {number(course.best_epoch)}"),
+        "when": lambda course: "" if course.best_epoch is None else unbroken(f"epoch {number(course.best_epoch)}"),
         "area under the curve": lambda course: plus_minus(course.area.mean, course.area.std),
         "seconds per epoch": lambda course: number(course.seconds.mean, 3),
         "peak memory": lambda course: "" if course.memory is None else f"{course.memory / 2**20:.0f} MB",
@@ -352,7 +366,8 @@ def _results_table(rows: Sequence[Comparison], series: dict[str, int]) -> Table:
         {"diverged"} if not any(r.counts.diverged for r in rows) else set()
     )
     columns = {name: cell for name, cell in COLUMNS.items() if name not in left_out}
-    columns["difference (95%)"] = lambda row: " ".join(filter(None, [_unbroken(difference(row)), share(row)]))
+    columns["difference (95%)"] = lambda row: " ".join(filter(None, [unbroken(difference(row)), share(row)]))
+    columns[ONE_LOOK] = lambda row: unbroken(one_look(row))
     intervals = _intervals(rows)
     return Table(
         list(columns),
@@ -372,11 +387,6 @@ def _results_table(rows: Sequence[Comparison], series: dict[str, int]) -> Table:
         whole=len(rows) <= _WHOLE,
         ends=("worse", "better") if first.higher_is_better else ("better", "worse"),
     )
-
-
-def _unbroken(text: str) -> str:
-    """Text that stays on one line, on paper too."""
-    return text.replace(" ", "\N{NO-BREAK SPACE}")
 
 
 def _intervals(rows: Sequence[Comparison]) -> list[Interval]:

@@ -79,6 +79,15 @@ def one_look(row: Comparison) -> str:
     return f"{text}, p {' / '.join(p_values)}" if p_values else text
 
 
+def unbroken(text: str) -> str:
+    """Numbers that stay on one line, on paper too; only what is behind a comma may go to the next.
+
+    >>> unbroken("+0.2±0.1, p 0.04 / 0.03").split(" ")
+    ['+0.2±0.1,', 'p\\xa00.04\\xa0/\\xa00.03']
+    """
+    return ", ".join(part.replace(" ", "\N{NO-BREAK SPACE}") for part in text.split(", "))
+
+
 def _signed(text: str, value: float) -> str:
     sign = "+" if value > 0 else ""
     return f"({sign}{text[1:]}" if text.startswith("(") else sign + text
@@ -299,8 +308,12 @@ def to_html(summary: Summary) -> str:
     for rows in summary.tables():
         if rows[0].metric == summary.metrics[0] and (ranking := rank(summary, rows[0].task)):
             parts.append(f"<p>{html.escape(rows[0].task)}: <b>{html.escape(ranking.sentence)}</b></p>")
-        table = _readable(ranked(summary, rows)).to_html(index=False, border=0)
-        parts.append(f"<p><b>{html.escape(caption(rows[0]))}</b></p>\n{table}")
+        frame = _readable(ranked(summary, rows))
+        for name in ("difference (95%)", ONE_LOOK):
+            frame[name] = frame[name].map(unbroken)
+        if not any(row.counts.diverged for row in rows):
+            frame = frame.drop(columns="diverged")
+        parts.append(f"<p><b>{html.escape(caption(rows[0]))}</b></p>\n{frame.to_html(index=False, border=0)}")
     return "\n".join(parts)
 
 

@@ -174,8 +174,8 @@ def sensitivity(studies: Sequence[StudyResult]) -> list[Panel]:
 def _heat_maps(studies: Sequence[StudyResult]) -> list[Section]:
     panels = [panel for study in studies if (panel := heat_map(study))]
     lead = (
-        "Each mark is a setting that was tried, dark where it was good. A dark stripe along a diagonal says that the "
-        "two options replace each other."
+        "Each mark is a setting that was tried: the more it stands out from the page, the better. A stripe along a "
+        "diagonal says that the two options replace each other."
     )
     return [Section("Two options together", lead, panels=panels)] if panels else []
 
