@@ -32,6 +32,11 @@ def test_the_demo_shows_every_part_and_writes_a_page(tmp_path: Path, monkeypatch
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert all(part.title in page for part in demo.PARTS)
     assert 'id="honesty-checks"' in page
+    for part in demo.PARTS:  # what follows stands below the verdict, what weakens it above
+        section = page[page.index(f"<h2>{part.title}</h2>") :]
+        verdict = section.index('class="winner"')
+        assert section.index("see <code>surefoot tune</code>") < section.index("Learning curves")
+        assert verdict < section.index(part.lost) < section.index("<figure")
     assert "<code>surefoot demo</code>" in page
 
 

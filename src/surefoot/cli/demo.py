@@ -51,7 +51,7 @@ PARTS = (
     Part(
         "batches",
         "1. Batches: how far to lean with this batch?",
-        "The paper's three optimizers weight each gradient by how unusual the loss of its batch is.",
+        "The paper's three optimizers weight a gradient by how unusual its loss is.",
         ("adam", "adamucb", "adamcb", "adams"),
         won="They help here.",
         lost="Why: the weight contains the spread of the loss. Adam removes a constant factor, but the spread falls, "
@@ -69,9 +69,9 @@ PARTS = (
     Part(
         "iterates",
         "2. Iterates: which weights are worth keeping?",
-        "The any-time average of a run against the end of that run, at a constant rate of 0.01.",
+        "The any-time average of a run against its end, at a constant rate of 0.01.",
         ("adam:lr=0.01", "adam:lr=0.01,average=anytime"),
-        won="It costs a copy of the weights: optimizer = surefoot.Anytime(optimizer).",
+        won="It costs a copy of the weights: `optimizer = surefoot.Anytime(optimizer)`.",
         lost="It does not win here with six seeds.",
     ),
     Part(
@@ -79,7 +79,7 @@ PARTS = (
         "3. Examples: which examples count?",
         "40% of the training labels are wrong. Examples whose loss stays far above the others get less weight.",
         ("adam", "adam:examples=tilted:auto"),
-        won='In your own loop: weigh = surefoot.weigh(optimizer, "tilted"); weigh(losses).backward().',
+        won='In your own loop: `weigh = surefoot.weigh(optimizer, "tilted")`, then `weigh(losses).backward()`.',
         lost="It does not win here.",
         options={"label_noise": 0.4},
     ),
@@ -106,7 +106,7 @@ def demo(options: RunOptions) -> None:
         done.append((part, results, remark(part, ranked[0]) if ranked else ""))
     write_story(path, done)
     echo(story(done, shutil.get_terminal_size().columns))
-    echo(f"\nOpen {path} in a browser. Your own comparison: surefoot compare")
+    echo(f"\nOpen {path} in a browser.\nYour own comparison: surefoot compare")
     if failed:
         raise typer.Exit(1)
 
@@ -148,7 +148,6 @@ def write_story(path: Path, done: Sequence[tuple[Part, Results, str]]) -> Path:
     from surefoot.lab.report import Story, write_stories
 
     stories = [
-        Story(part.title, f"{part.text} {comment}", results.table(), audit(results.runs))
-        for part, results, comment in done
+        Story(part.title, part.text, results.table(), audit(results.runs), comment) for part, results, comment in done
     ]
     return write_stories(path, "The loss at three scales", stories, "surefoot demo")
