@@ -20,10 +20,11 @@ ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 FENCE = re.compile(r"^(```).*?^```\s*$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(\]\()([^)\s#]+)((?:#[^)\s]*)?\))")
+PICTURE = re.compile(r'<p>(<img [^>]*src="(?!data:)([^"]+)"[^>]*>)</p>')
 CODE = {".py": "python", ".jsonl": "json", ".json": "json", ".txt": "text", "": "text"}
 
-#: Pages with wide tables: they get the place of the list of their sections.
-WIDE = {"evidence.md", "replication.md", "benchmarks.md"}
+#: Pages with wide tables or figures: they get the place of the list of their sections.
+WIDE = {"evidence.md", "replication.md", "benchmarks.md", "gallery.md"}
 #: Where a page shows the help of the commands.
 HELP = "<!-- the help of every command -->"
 #: The page or file of the site for each file of the repository.
@@ -106,6 +107,11 @@ def on_page_markdown(markdown: str, page: Page, config: Any, files: Files) -> st
         return match[1] + posixpath.relpath(target, posixpath.dirname(page.file.src_uri) or ".") + match[3]
 
     return LINK.sub(in_the_site, markdown)
+
+
+def on_page_content(html: str, page: Page, config: Any, files: Files) -> str:
+    """A picture leads to itself in full size: three panels beside each other are small, on a phone above all."""
+    return PICTURE.sub(r'<p><a href="\2">\1</a></p>', html)
 
 
 def help_texts() -> str:

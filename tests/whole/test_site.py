@@ -139,6 +139,13 @@ def test_the_gallery_shows_every_figure(site: Path, pages: dict[Path, Html]) -> 
     assert {path.name for path in ROOT.glob("results/paper/figures/*.png")} <= shown
 
 
+def test_a_figure_leads_to_itself_in_full_size(site: Path, pages: dict[Path, Html]) -> None:
+    page = pages[site / "gallery.html"]
+    figures = [link for link in page.loads if link.endswith(".png")]
+    assert figures
+    assert set(figures) <= set(page.links)
+
+
 def test_the_search_knows_the_pages(site: Path) -> None:
     entries = json.loads((site / "search" / "search_index.json").read_text())["docs"]
     locations = {entry["location"].partition("#")[0] for entry in entries if "AdamWS" in entry["title"] + entry["text"]}
