@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import pickle
 from collections.abc import Iterator
 from typing import Any
@@ -278,6 +279,61 @@ def test_the_default_dtype_does_not_matter(cls: type[LossAware], default_dtype: 
         torch.set_default_dtype(default_dtype)
         assert all(map(torch.equal, result, expected))
         assert optimizer.param_groups[0]["seen"].dtype == torch.float64
+
+
+@CLASS
+def test_step_counts_have_the_dtype_that_torch_gives_them(cls: type[LossAware], default_dtype: torch.dtype) -> None:
+    fused = [{"fused": True}] if cls.engine.has_fused else []
+    for options in ({"foreach": False}, {"foreach": True}, {}, *fused):
+        _, optimizer = train(cls, options)
+        expected = torch.float64 if default_dtype == torch.float64 and "fused" not in options else torch.float32
+        saved = copy.deepcopy(optimizer.state_dict())
+        optimizer.load_state_dict(saved)
+        for state in (*saved["state"].values(), *optimizer.state.values()):
+            assert state["step"].dtype == expected
+        optimizer.param_groups[0]["capturable"] = True  # the counts move to the device, and stay what they are
+        for p in optimizer.param_groups[0]["params"]:
+            p.grad = torch.ones_like(p)
+        optimizer.step(loss=1.0)
+        steps = [optimizer.state[p]["step"] for p in optimizer.param_groups[0]["params"]]
+        assert [step.dtype for step in steps] == [expected] * len(steps)
+        assert [step.item() for step in steps] == [8, 5, 8, 8]
+
+
+@CLASS
+@pytest.mark.parametrize("on_device", [False, True])
+def test_a_step_is_skipped_where_a_loss_scaler_found_an_infinity(cls: type[LossAware], on_device: bool) -> None:
+    """As torch's fused optimizers do it; the flag is not read back from a device."""
+    p = Parameter(torch.ones(3))
+    optimizer = cls([p], capturable=on_device)
+    found = [0.0, 1.0, 0.0, 0.0, 1.0, 0.0]
+    for step, flag in enumerate(found):
+        p.grad = torch.full_like(p, math.inf if flag else 1.0)
+        optimizer.found_inf = torch.full((1,), flag)
+        optimizer.grad_scale = torch.ones(1) if step % 2 else None
+        before = p.detach().clone()
+        optimizer.step(loss=torch.tensor(1.0 + step) if on_device else 1.0 + step)
+        assert torch.equal(p, before) == bool(flag)
+    assert p.isfinite().all()
+    assert optimizer.state[p]["step"] == 4
+    assert optimizer.confidence()[0]["skipped"] == 2
+    assert optimizer.param_groups[0]["seen"][0] == 4  # nor does the loss of such a step enter the statistics
+    optimizer.found_inf = optimizer.grad_scale = None
+    p.grad = torch.ones_like(p)
+    optimizer.step(loss=1.0)
+    assert optimizer.state[p]["step"] == 5
+
+
+@CLASS
+def test_gradients_with_a_scale_are_refused(cls: type[LossAware]) -> None:
+    p = Parameter(torch.ones(3))
+    optimizer = cls([p])
+    p.grad = torch.ones_like(p)
+    optimizer.grad_scale = torch.tensor(65536.0)
+    with pytest.raises(RuntimeError, match=r"without a scale, but grad_scale is 65536; call scaler\.unscale_"):
+        optimizer.step(loss=1.0)
+    assert torch.equal(p, torch.ones(3))
+    assert optimizer.param_groups[0]["seen"][0] == 0
 
 
 def bytes_of(optimizer: torch.optim.Optimizer) -> int:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
+from torch.optim.optimizer import _get_scalar_dtype
 
 from surefoot.meter import MAX_LOSS
 from surefoot.optim.engines.base import Engine
@@ -224,10 +225,13 @@ def check_state(optimizer: Optimizer, engine: Engine, state_dict: dict[str, Any]
 def with_checked_scalars(engine: Engine, state_dict: dict[str, Any]) -> dict[str, Any]:
     """A copy of the state dict whose scalars are 0-d tensors of values that a run can reach."""
     names, state = ("step", *engine.scalars), dict(state_dict["state"])
-    for key in [key for group in state_dict["param_groups"] for key in group["params"] if state.get(key)]:
-        # A name that a flattened checkpoint does not have comes back as an empty dict.
-        present = {name: state[key][name] for name in names if state[key].get(name, {}) != {}}
-        state[key] = {**state[key], **{name: _scalar(value, name, key) for name, value in present.items()}}
+    for group in state_dict["param_groups"]:
+        step_dtype = _get_scalar_dtype(group.get("fused"))  # as torch counts
+        for key in filter(state.get, group["params"]):
+            # A name that a flattened checkpoint does not have comes back as an empty dict.
+            present = {name: state[key][name] for name in names if state[key].get(name, {}) != {}}
+            scalars = {name: _scalar(value, name, key, step_dtype) for name, value in present.items()}
+            state[key] = {**state[key], **scalars}
     return {**state_dict, "state": state}
 
 
@@ -247,9 +251,10 @@ def restore_scalars(optimizer: Optimizer, engine: Engine, state_dict: dict[str, 
             optimizer.state[p].update(shared.setdefault(kind, scalars))
 
 
-def _scalar(value: Any, name: str, key: Any) -> Tensor:
+def _scalar(value: Any, name: str, key: Any, step_dtype: torch.dtype) -> Tensor:
     """A 0-d copy in the dtype of the state's scalars."""
-    dtype = torch.float32 if name == "step" or getattr(value, "is_mps", False) else torch.float64
+    dtype = step_dtype if name == "step" else torch.float64
+    dtype = torch.float32 if getattr(value, "is_mps", False) else dtype
     value = value.full_tensor() if hasattr(value, "full_tensor") else value
     problem = f"the checkpoint's {name} for parameter {key} is"
     if isinstance(value, Tensor):

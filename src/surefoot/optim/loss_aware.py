@@ -73,6 +73,10 @@ class LossAware(TakesLoss):
 
     engine: ClassVar[Engine]
     rule: Rule = RULES["plain"]
+    #: What a loss scaler may set before a step, as on torch's fused optimizers: whether a gradient is not finite, and
+    #: the scale of the gradients, which must be 1.
+    found_inf: Tensor | None = None
+    grad_scale: Tensor | None = None
 
     def __init__(
         self, params: ParamsT, defaults: dict[str, Any], *, rule: str | Rule | None, process_group: Any
@@ -161,6 +165,8 @@ class LossAware(TakesLoss):
         groups = self.param_groups
         cached = self._cache.look_up(groups, self.state) if type(loss) is float else [None] * len(groups)
         sound = self._gradients_are_sound(loss) if None in cached else True
+        if self.found_inf is not None or self.grad_scale is not None:
+            sound = sound & self._scaler_found_nothing(loss)
         # All groups are assessed before any is updated: if one weight is unusable, the whole step is skipped.
         assessments = []
         for index, meter in enumerate(meters):
@@ -230,6 +236,18 @@ class LossAware(TakesLoss):
         checked = [group for group in self.param_groups if group["check_gradients"]]
         gradients = [p.grad for group in checked for p in group["params"] if p.grad is not None]
         return gradients_are_sound(gradients, loss.device if isinstance(loss, Tensor) else None)
+
+    def _scaler_found_nothing(self, loss: Number) -> bool | Tensor:
+        """Whether the gradients are finite by ``found_inf``; a scale would change the weight of L2 decay and eps."""
+        if self.grad_scale is not None and float(self.grad_scale) != 1:
+            raise RuntimeError(
+                f"{type(self).__name__} takes gradients without a scale, but grad_scale is {float(self.grad_scale):g}; "
+                "call scaler.unscale_(optimizer) before the step"
+            )
+        if self.found_inf is None:
+            return True
+        found = torch.as_tensor(self.found_inf).reshape(()) != 0
+        return found.logical_not().to(loss.device) if isinstance(loss, Tensor) else not found
 
     def _assess(self, index: int, meter: Meter, loss: Number, sound: bool | Tensor) -> Assessment:
         """Judge the loss where the statistics of the group are: on the host, or without waiting for the device."""

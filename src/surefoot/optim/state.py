@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import Parameter
+from torch.optim.optimizer import _get_scalar_dtype
 
 from surefoot.optim.engines.base import Bucket, Engine, Group
 from surefoot.optim.options import choose_path
@@ -65,14 +66,17 @@ def _create(
         kind = id(p) if separate else (p.device, p.dtype)
         if kind not in shared:
             device = p.device if on_device else CPU
-            initial = {"step": 0.0, **engine.scalars}
+            step = torch.zeros((), dtype=_get_scalar_dtype(group.get("fused")), device=CPU)  # as torch counts
+            initial: dict[str, Any] = {"step": step, **engine.scalars}
             shared[kind] = {name: _scalar(name, initial[name], device) for name in _scalar_names(engine, on_device)}
         states[p] = {**shared[kind], **{name: _zeros(p) for name in engine.state_names(group)}}
 
 
 def _scalar(name: str, value: Tensor | float, device: torch.device) -> Tensor:
-    """A new 0-d tensor; steps are float32, as torch has them."""
-    dtype = torch.float32 if name == "step" else widest_float(device)
+    """A new 0-d tensor; a step count stays float64 if it is."""
+    dtype = widest_float(device)
+    if name == "step" and getattr(value, "dtype", None) != torch.float64:
+        dtype = torch.float32
     if isinstance(value, Tensor):
         return value.to(device, dtype, copy=True)
     return torch.full((), value, dtype=dtype, device=device)

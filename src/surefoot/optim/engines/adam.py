@@ -159,7 +159,7 @@ def _fused_on_device(bucket: Bucket, group: Group, h: Tensors, proceed: Tensor) 
         bucket.state[0],
         bucket.state[1],
         bucket.state[2] if group["amsgrad"] else [],
-        [bucket.step] * len(h),
+        [bucket.step.to(torch.float32)] * len(h),
         lr=lr,
         beta1=beta1,
         beta2=beta2,
