@@ -195,7 +195,7 @@ class TakesLoss(Optimizer):
 
         The values are 0-d tensors on the device of the statistics; ``float()`` reads one.
         """
-        return [by_name(group["seen"]) for group in self.param_groups]
+        return [by_name(group["seen"].detach()) for group in self.param_groups]
 
     def _evaluate(self, closure: Callable[[], Any] | None) -> Any:
         """The closure's value, computed with gradients; None without a closure."""

@@ -468,7 +468,7 @@ DAMAGED_STATISTICS = [
     {"mean": math.nan}, {"mean": math.inf}, {"mean": -1e300}, {"std": math.nan}, {"std": 1e300}, {"std": -0.1},
     {"count": 0.5}, {"count": 1e300},
     {"count": -1.0}, {"count": math.nan}, {"count": math.inf}, {"best": math.nan}, {"best": -math.inf},
-    {"best": math.inf}, {"skipped": -2.0}, {"skipped": math.nan},
+    {"best": math.inf}, {"skipped": -2.0}, {"skipped": math.nan}, {"skipped": 1e300},
 ]  # fmt: skip
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -269,6 +270,20 @@ def test_autograd_follows_options_through_the_weights(
 
     values = ([0.7, -1.3], 0.1, 0.8, 0.95, 0.05)
     assert torch.autograd.gradcheck(end, [torch.tensor(x, dtype=torch.float64, requires_grad=True) for x in values])
+
+
+def test_what_is_shown_of_a_followed_step_can_be_read() -> None:
+    betas = [torch.tensor(x, requires_grad=True) for x in (0.8, 0.95)]
+    p = Parameter(torch.ones(2)).clone()
+    optimizer = AdamS([p], differentiable=True, betas=(betas[0], betas[1]))
+    for loss in (1.0, 2.0, 1.4):
+        p.grad = p.clone()
+        optimizer.step(loss=loss)
+    assert optimizer.param_groups[0]["seen"].requires_grad  # the statistics depend on the decay rate
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # torch warns of a float() of what autograd follows
+        shown = {name: float(value) for name, value in optimizer.confidence()[0].items()}
+    assert shown["std"] > 0
 
 
 def test_without_differentiable_no_step_is_followed() -> None:

@@ -118,7 +118,7 @@ def checked(seen: Any, whose: str = "") -> Tensor:
         "mean": abs(stats.mean) <= most,
         "std": 0 <= stats.std <= most,
         "best": abs(stats.best) <= most or (stats.count == 0 and stats.best == math.inf),
-        "skipped": 0 <= stats.skipped < math.inf,
+        "skipped": 0 <= stats.skipped <= _MAX_COUNT,
         # z, tilt and weight of the last loss are only shown, and not finite after a step that was skipped for it.
     }
     wrong = [f"{name} = {getattr(stats, name)}" for name, is_possible in fits.items() if not is_possible]
