@@ -88,6 +88,20 @@ def test_tuned_on_the_reported_seeds(tuned):
     assert "seed 3," in audit(tuned(seed=3))[0].sentence
 
 
+def test_tuned_over_another_length(tuned):
+    runs = tuned()
+    shorter = [run.cut_to(1) if run.config.purpose == "tune" else run for run in runs]
+    length = runs[0].config.epochs
+    assert length > 1
+    assert findings_of("tuned-at-other-length", shorter) == [
+        (
+            "warning",
+            f"digits-mlp: settings were tuned over 1 epoch, and the results have {length}; "
+            "the best setting may depend on the length.",
+        )
+    ]
+
+
 def test_optimum_on_the_edge_of_the_grid(tuned):
     findings = audit(tuned(rates=(1e-3, 1e-2, 1e-1)))
     assert [(finding.code, finding.severity) for finding in findings] == [("edge-of-grid", "warning")]

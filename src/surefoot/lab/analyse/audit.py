@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 Severity = Literal["error", "warning", "note"]
 Code = Literal[
     "no-runs", "unreadable-runs", "edited-runs", "unchained-runs", "unequal-epochs", "unequal-steps",
-    "unequal-gradients", "cut-epochs", "unequal-tuning", "tuned-elsewhere", "unequal-chances",
-    "tuned-on-reported-seeds", "untuned", "untuned-rates", "unequal-decay", "edge-of-grid", "edge-of-sweep",
-    "few-seeds", "picked-seeds", "unshown-settings", "parallel-timings", "failed-runs", "unfinished-runs",
+    "unequal-gradients", "cut-epochs", "unequal-tuning", "tuned-elsewhere", "tuned-at-other-length",
+    "unequal-chances", "tuned-on-reported-seeds", "untuned", "untuned-rates", "unequal-decay", "edge-of-grid",
+    "edge-of-sweep", "few-seeds", "picked-seeds", "unshown-settings", "parallel-timings", "failed-runs", "unfinished-runs",
     "dropped-runs", "decided-early", "missing-values", "diverged-runs", "unusual-direction", "foreign-runs",
     "mixed-numerics", "mixed-torch", "mixed-threads", "mixed-device", "mixed-cpu", "mixed-commit",
 ]  # fmt: skip
@@ -206,6 +206,19 @@ def _tuned_elsewhere(group: TaskGroup, record: Record) -> Iterable[Finding]:
                 "warning",
                 f"{contestant.label} uses {used}, which is none of the {len(settings)} settings tried here.",
             )
+
+
+def _tuned_at_other_length(group: TaskGroup, record: Record) -> Iterable[Finding]:
+    """A search whose longest run is not as long as the results: the best setting may depend on the length."""
+    searched = max((run.config.epochs for run in record.tuning), default=0)
+    shown = max(run.config.epochs for run in group.runs)
+    if searched and searched != shown:
+        yield Finding(
+            "tuned-at-other-length",
+            "warning",
+            f"settings were tuned over {count(searched, 'epoch')}, and the results have {shown}; "
+            "the best setting may depend on the length.",
+        )
 
 
 def _tried(contestant: ContestantRuns, record: Record) -> dict[str, set[float]]:
@@ -514,7 +527,8 @@ def _mixtures(group: TaskGroup, record: Record) -> Iterable[Finding]:
 
 _CHECKS: list[Callable[[TaskGroup, Record], Iterable[Finding]]] = [
     _edited, _budgets, _gradients, _epochs_shown, _tuning_budgets, _tuned_on_reported_seeds, _tuned_elsewhere,
-    _edges_of_grids, _edges_of_sweeps, _unequal_chances, _weight_decay, _learning_rates, _few_seeds, _seeds_shown,
+    _tuned_at_other_length, _edges_of_grids, _edges_of_sweeps, _unequal_chances, _weight_decay, _learning_rates,
+    _few_seeds, _seeds_shown,
     _settings_shown, _timings, _incomplete, _missing_values, _directions, _mixtures, _foreign,
 ]  # fmt: skip
 
