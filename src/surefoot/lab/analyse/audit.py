@@ -40,9 +40,9 @@ Code = Literal[
     "no-runs", "unreadable-runs", "edited-runs", "unchained-runs", "unequal-epochs", "unequal-steps",
     "unequal-gradients", "cut-epochs", "unequal-tuning", "tuned-elsewhere", "tuned-at-other-length",
     "unequal-chances", "tuned-on-reported-seeds", "untuned", "untuned-rates", "unequal-decay", "edge-of-grid",
-    "edge-of-sweep", "few-seeds", "picked-seeds", "unshown-settings", "parallel-timings", "failed-runs", "unfinished-runs",
-    "dropped-runs", "decided-early", "missing-values", "diverged-runs", "unusual-direction", "foreign-runs",
-    "mixed-numerics", "mixed-torch", "mixed-threads", "mixed-device", "mixed-cpu", "mixed-commit",
+    "edge-of-sweep", "few-seeds", "picked-seeds", "unshown-settings", "parallel-timings", "failed-runs",
+    "unfinished-runs", "dropped-runs", "decided-early", "missing-values", "diverged-runs", "unusual-direction",
+    "foreign-runs", "mixed-numerics", "mixed-torch", "mixed-threads", "mixed-device", "mixed-cpu", "mixed-commit",
 ]  # fmt: skip
 #: The codes of all findings that there are.
 CODES: tuple[Code, ...] = get_args(Code)
