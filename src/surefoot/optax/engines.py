@@ -96,7 +96,7 @@ def _times(gradient: Array, weight: Array) -> Array:
     The bounds of ``weighted`` would take 5% of a step on small tensors. A gradient that needs them has a square that
     overflows in ``optax.adam`` too, but not in float16, which ends at 65504.
     """
-    if jnp.finfo(gradient.dtype).max < MAX_LOSS:
+    if float(jnp.finfo(gradient.dtype).max) < MAX_LOSS:
         return weighted(gradient, weight)
     return gradient * weight
 
