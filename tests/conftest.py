@@ -30,6 +30,14 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _module_stays() -> Generator[None]:
+    """The same for what a module's tests imported, compiled and cached."""
+    yield
+    gc.collect()
+    gc.freeze()
+
+
 def make_run(
     label: str = "Adam",
     seed: int = 0,
