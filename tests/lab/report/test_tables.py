@@ -49,7 +49,7 @@ def test_numbers_stay_whole_in_a_narrow_terminal(summary, width):
     assert max(map(len, lines)) <= width
     assert sum("0.101±0.013" in line for line in lines) == 1
     text = " ".join(" ".join(lines).split())
-    assert ("no room for: " in text) == (width < 80)  # 80 columns are as good as 200
+    assert ("columns left out: " in text) == (width < 80)  # 80 columns are as good as 200
     assert "epochs / steps / seconds: Adam " in text
     assert "Valid for one look, p by Holm / exact: AdamS" in text
 
@@ -132,7 +132,7 @@ def test_no_word_is_broken_and_no_column_is_left_out_without_a_word(paired_runs,
     table = text.partition("▲")[0].partition(" ▼")[0]
     for heading in tables.COLUMNS:
         first = heading.replace(":", "").split()[0]
-        said = [line for line in text.splitlines() if line.startswith(" no room for: ")]
+        said = [line for line in text.splitlines() if line.startswith(" columns left out: ")]
         name = heading.partition(":")[0]
         assert (
             first in table or heading == "verdict" or any(name in line for line in said) or heading in ("n", "diverged")

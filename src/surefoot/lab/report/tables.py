@@ -260,7 +260,7 @@ def terminal_table(
         table.add_row(*map(Text, texts))
     yield table
     if left_out:
-        yield Text(f" no room for: {', '.join(left_out)}; see the report", style="dim")
+        yield Text(f" columns left out: {', '.join(left_out)}; see the report", style="dim")
 
 
 def verdict_list(verdicts: Iterable[tuple[Mark, str]]) -> RichTable:
