@@ -59,6 +59,7 @@ def test_what_was_compared_is_read_from_the_folder(tmp_path: Path) -> None:
     assert read is not None
     assert read.to_markdown() == results.to_markdown()
     assert read.rates == results.rates != ""
+    assert "tuned-at-other-length" not in {finding.code for finding in results.check()}  # chosen over all horizons
     assert read.check() == results.check()
     compare("digits-lr", ["sgd"], epochs=1, out=tmp_path, **SIZE)
     assert HorizonResults.read(tmp_path, read_runs(tmp_path)) is None  # which is more than was compared
