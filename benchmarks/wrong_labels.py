@@ -1,12 +1,12 @@
 """Wrong labels: weights of examples against robust losses, small-loss trimming and early stopping, with paired seeds.
 
-    python benchmarks/wrong_labels.py tune --out RUNS [--only NAME,...]             # learning rates, on tune seeds
-    python benchmarks/wrong_labels.py run --out RUNS [--only NAME,...] [--settings symmetric:0.4,...] [--seeds 10]
-    python benchmarks/wrong_labels.py table --out RUNS                              # writes results/examples
+    python benchmarks/wrong_labels.py tune --out RUNS [--task text] [--only NAME,...]     # learning rates
+    python benchmarks/wrong_labels.py run --out RUNS [--task text] [--only NAME,...] [--settings symmetric:0.4,...]
+    python benchmarks/wrong_labels.py table --out RUNS [--task text]                      # writes results/examples
 
 Every command computes what the folder does not hold yet, so it may be stopped at any time. Every contestant has
-the same three learning rates, tried on the same tune seed with 40 % and with no wrong labels. The any-time average
-rides on each run: it is validated beside the weights, and training is as without it.
+the same learning rates, tried on the same tune seeds with 40 % and with no wrong labels. The any-time average
+rides on each run: it is validated beside the weights, and training is as without it. Its rate is chosen for itself.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import csv
 import statistics
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from interleave import markdown
 
@@ -24,14 +24,15 @@ from surefoot.lab import Run, read_runs
 from surefoot.lab.analyse.stats import paired
 from surefoot.lab.horizons import anytime
 
-TASK = "benchmarks/small_fashion.py"
-RESULTS = Path(__file__).parents[1] / "results" / "examples"
+HERE = Path(__file__).parent
+RESULTS = HERE.parent / "results" / "examples"
 EPOCHS = 20
-RATES = (3e-4, 1e-3, 3e-3)
-TUNE_SEEDS, TUNE_SETTINGS = (1000,), ("none", "symmetric:0.4")
-#: Cross-entropy at the rate that was best for the robust ones: what it costs not to tune for wrong labels.
+RATES = (3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2)
+TUNE_SEEDS, TUNE_SETTINGS = (1000, 1001, 1002), ("none", "symmetric:0.4")
+
+
+#: Adam's usual rate: what cross-entropy costs where nobody tuned it for wrong labels.
 COMMON_RATE = 1e-3
-SETTINGS = ("none", "symmetric:0.4", "asymmetric:0.2", "symmetric:0.2", "symmetric:0.6", "asymmetric:0.4")
 #: Options of each contestant; {rate} is the share of wrong labels, which "trimmed" alone is given.
 CONTESTANTS = {
     "cross-entropy": "",
@@ -44,7 +45,7 @@ CONTESTANTS = {
 }
 LABELS = {
     "cross-entropy": "cross-entropy",
-    "same rate": "cross-entropy at the rate of auto",
+    "same rate": "cross-entropy at 0.001",
     "smoothing": "label smoothing 0.1",
     "gce": "generalised cross-entropy 0.7",
     "trimmed": "trimmed, told the true share",
@@ -59,16 +60,31 @@ WORDS = {
     "asymmetric:0.2": "20 % wrong, the next class",
     "asymmetric:0.4": "40 % wrong, the next class",
 }
-#: (setting, whom auto is compared with, both with the average, the goal).
+
+
+class Study(NamedTuple):
+    """A task and what is run on it."""
+
+    task: str
+    about: str
+    settings: tuple[str, ...]
+    contestants: tuple[str, ...] = tuple(CONTESTANTS)
+
+
+STUDIES = {
+    "fashion": Study("small_fashion.py", "8 000 images of Fashion-MNIST, an MLP of 128 units", tuple(WORDS)),
+    "text": Study(
+        "small_text.py",
+        "5 220 pieces of source text from nine packages of Python, their words hashed, an MLP of 128 units",
+        ("none", "symmetric:0.4", "asymmetric:0.2"),
+    ),
+}
+#: (setting, whom auto is compared with, the goal); each also with the average on both sides.
 GOALS = [
-    ("symmetric:0.4", "cross-entropy", False, "at least +5"),
-    ("symmetric:0.4", "cross-entropy", True, "at least +5"),
-    ("symmetric:0.4", "same rate", False, "at least +5"),
-    ("symmetric:0.4", "same rate", True, "at least +5"),
-    ("symmetric:0.4", "gce", False, "not below -0.5"),
-    ("symmetric:0.4", "gce", True, "not below -0.5"),
-    ("none", "cross-entropy", False, "not below -0.2"),
-    ("none", "cross-entropy", True, "not below -0.2"),
+    ("symmetric:0.4", "cross-entropy", "at least +5"),
+    ("symmetric:0.4", "same rate", "none"),
+    ("symmetric:0.4", "gce", "not below -0.5"),
+    ("none", "cross-entropy", "not below -0.2"),
 ]
 AVERAGE = "average=anytime"
 
@@ -87,12 +103,13 @@ def specs(name: str, setting: str, rate: float) -> list[str]:
     return [base, f"{base},{AVERAGE}"]
 
 
-def compute(out: Path, names: Iterable[str], setting: str, seeds: Sequence[int], purpose: str, rates: Any) -> None:
+def compute(
+    study: Study, out: Path, names: Iterable[str], setting: str, seeds: Sequence[int], purpose: str, rates: Any
+) -> None:
     """Train what is missing; with no wrong labels trimming is plain training, which is trained once."""
     asked = dict.fromkeys(spec for name in names for rate in rates(name) for spec in specs(name, setting, rate))
-    anytime(
-        TASK, list(asked), horizons=[EPOCHS], seeds=seeds, purpose=purpose, out=out, progress=True, **noise_of(setting)
-    )
+    options: dict[str, Any] = {"seeds": seeds, "purpose": purpose, "out": out, "progress": True, **noise_of(setting)}
+    anytime(str(HERE / study.task), list(asked), horizons=[EPOCHS], **options)
 
 
 def accuracies(runs: list[Run], spec: str, setting: str) -> dict[int, list[float]]:
@@ -107,8 +124,8 @@ def accuracies(runs: list[Run], spec: str, setting: str) -> dict[int, list[float
     return found
 
 
-def tuned_rate(runs: list[Run], name: str) -> float:
-    """The rate with the best accuracy at the end: the mean over tune seeds and settings, with and without average."""
+def tuned_rate(runs: list[Run], name: str, averaged: bool) -> float:
+    """The rate with the best accuracy at the end: the mean over tune seeds and settings."""
     if name == "same rate":
         return COMMON_RATE
 
@@ -116,28 +133,28 @@ def tuned_rate(runs: list[Run], name: str) -> float:
         ends = [
             end[-1]
             for setting in TUNE_SETTINGS
-            for spec in specs(name, setting, rate)
-            for end in accuracies(runs, spec, setting).values()
+            for end in accuracies(runs, specs(name, setting, rate)[averaged], setting).values()
         ]
-        if len(ends) != 2 * len(TUNE_SETTINGS) * len(TUNE_SEEDS):
+        if len(ends) != len(TUNE_SETTINGS) * len(TUNE_SEEDS):
             raise SystemExit(f"{name} with lr={rate} is not tuned yet; run the command tune first")
         return statistics.fmean(ends)
 
     scores = {rate: score(rate) for rate in RATES}
-    print(name, {rate: round(100 * value, 2) for rate, value in scores.items()})
+    print(name, "with the average" if averaged else "", {rate: round(100 * value, 2) for rate, value in scores.items()})
     return max(scores, key=scores.__getitem__)
 
 
-def collected(out: Path, rates: dict[str, float], seeds: int) -> dict[tuple[str, str, bool], dict[int, list[float]]]:
+def collected(
+    study: Study, out: Path, rates: dict[tuple[str, bool], float], seeds: int
+) -> dict[tuple[str, str, bool], dict[int, list[float]]]:
     """The accuracies after each epoch by seed, for each (setting, contestant, with the average) that has all seeds."""
     runs = [run for run in read_runs(out) if run.finished]
     found = {}
-    for setting in SETTINGS:
-        for name, rate in rates.items():
-            for averaged, spec in enumerate(specs(name, setting, rate)):
-                by_seed = accuracies(runs, spec, setting)
-                if set(range(seeds)) <= by_seed.keys():
-                    found[setting, name, bool(averaged)] = {seed: by_seed[seed] for seed in range(seeds)}
+    for setting in study.settings:
+        for (name, averaged), rate in rates.items():
+            by_seed = accuracies(runs, specs(name, setting, rate)[averaged], setting)
+            if set(range(seeds)) <= by_seed.keys():
+                found[setting, name, averaged] = {seed: by_seed[seed] for seed in range(seeds)}
     return found
 
 
@@ -155,6 +172,10 @@ def difference(first: list[float], second: list[float]) -> str:
     return f"{result.difference:+.1f} ({result.low:+.1f} to {result.high:+.1f})"
 
 
+def label(name: str, averaged: bool) -> str:
+    return LABELS[name] + (", any-time average" if averaged else "")
+
+
 def table(setting: str, found: dict[tuple[str, str, bool], dict[int, list[float]]]) -> str:
     """One setting: every contestant, alone and with the any-time average, against cross-entropy alone."""
     baseline = ends(found[setting, "cross-entropy", False])
@@ -168,7 +189,7 @@ def table(setting: str, found: dict[tuple[str, str, bool], dict[int, list[float]
             best = statistics.fmean(100 * max(curve) for curve in by_seed.values())
             rows.append(
                 [
-                    LABELS[name] + (", any-time average" if averaged else ""),
+                    label(name, averaged),
                     *(f"{value:.1f}" for value in at),
                     mean_std(ends(by_seed)),
                     difference(ends(by_seed), baseline),
@@ -182,45 +203,51 @@ def table(setting: str, found: dict[tuple[str, str, bool], dict[int, list[float]
 def goals(found: dict[tuple[str, str, bool], dict[int, list[float]]]) -> str:
     """What the project asks of eta="auto", with the paired difference that answers it."""
     rows = []
-    for setting, other, averaged, asked in GOALS:
-        if (setting, "auto", averaged) in found and (setting, other, averaged) in found:
-            first, second = (ends(found[setting, name, averaged]) for name in ("auto", other))
-            against = f"{LABELS[other]}{', both with the average' if averaged else ''}"
-            rows.append([WORDS[setting], against, asked, difference(first, second)])
+    for setting, other, asked in GOALS:
+        for averaged in (False, True):
+            if (setting, "auto", averaged) in found and (setting, other, averaged) in found:
+                first, second = (ends(found[setting, name, averaged]) for name in ("auto", other))
+                against = f"{LABELS[other]}{', both with the average' if averaged else ''}"
+                rows.append([WORDS[setting], against, asked, difference(first, second)])
     return markdown(["setting", "auto against", "goal", "measured (95 %)"], rows)
 
 
-def write(out: Path, rates: dict[str, float], seeds: int) -> None:
-    """Write results/examples/wrong_labels.md and .csv."""
-    found = collected(out, rates, seeds)
-    settings = [setting for setting in SETTINGS if (setting, "cross-entropy", False) in found]
-    rate_rows = [[LABELS[name], f"{rate:g}"] for name, rate in rates.items()]
+def write(name: str, out: Path, rates: dict[tuple[str, bool], float], seeds: int) -> None:
+    """Write results/examples/wrong_labels.md and .csv, or those of another task."""
+    study = STUDIES[name]
+    found = collected(study, out, rates, seeds)
+    settings = [setting for setting in study.settings if (setting, "cross-entropy", False) in found]
+    by_name = dict.fromkeys(name for name, _ in rates)
+    rate_rows = [[LABELS[key], *(f"{rates[key, averaged]:g}" for averaged in (False, True))] for key in by_name]
+    asked = f"--out RUNS{'' if name == 'fashion' else f' --task {name}'}"
     text = "\n\n".join(
         [
-            "# Wrong labels: accuracy on clean test images, in percent",
-            f"8 000 images of Fashion-MNIST, an MLP of 128 units, Adam, 20 epochs, {seeds} paired seeds "
-            f"({', '.join(map(str, (0, '...', seeds - 1)))}); mean and standard deviation over seeds.",
+            "# Wrong labels: accuracy on clean test data, in percent",
+            f"{study.about}, Adam, {EPOCHS} epochs, {seeds} paired seeds (0 to {seeds - 1}); mean and standard "
+            "deviation over seeds.",
             goals(found),
             *(table(setting, found) for setting in settings),
             "## How it was made",
-            "Learning rates, chosen among 3e-4, 1e-3 and 3e-3 by the accuracy at the end on one tune seed (1000), the "
-            "mean of no and of 40 % wrong labels, with and without the average:",
-            markdown(["", "learning rate"], rate_rows),
+            f"Learning rates, chosen among {', '.join(f'{rate:g}' for rate in RATES)} by the accuracy at the end: the "
+            f"mean of no and of 40 % wrong labels over {len(TUNE_SEEDS)} tune seeds ({TUNE_SEEDS[0]} to "
+            f"{TUNE_SEEDS[-1]}). The weights as trained and the average each have their own:",
+            markdown(["", "weights as trained", "any-time average"], rate_rows),
             "`trimmed` alone is given the true share of wrong labels. The last column is early stopping by an oracle "
-            "that knows the clean test images. Each seed has wrong labels of its own, the same for all contestants.",
-            "```\npython benchmarks/wrong_labels.py tune --out RUNS\n"
-            f"python benchmarks/wrong_labels.py run --out RUNS --seeds {seeds}\n"
-            f"python benchmarks/wrong_labels.py table --out RUNS --seeds {seeds}\n```",
+            "that knows the clean test data. Each seed has wrong labels of its own, the same for all contestants.",
+            f"```\npython benchmarks/wrong_labels.py tune {asked}\n"
+            f"python benchmarks/wrong_labels.py run {asked} --seeds {seeds}\n"
+            f"python benchmarks/wrong_labels.py table {asked} --seeds {seeds}\n```",
         ]
     )
+    stem = "wrong_labels" if name == "fashion" else f"wrong_labels_{name}"
     RESULTS.mkdir(parents=True, exist_ok=True)
-    (RESULTS / "wrong_labels.md").write_text(text + "\n")
-    with (RESULTS / "wrong_labels.csv").open("w", newline="") as file:
+    (RESULTS / f"{stem}.md").write_text(text + "\n")
+    with (RESULTS / f"{stem}.csv").open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["setting", "contestant", "average", "lr", "seed", *range(1, EPOCHS + 1)])
-        for (setting, name, averaged), by_seed in found.items():
+        for (setting, key, averaged), by_seed in found.items():
             for seed, curve in by_seed.items():
-                row = [setting, name, "anytime" if averaged else "", rates[name], seed]
+                row = [setting, key, "anytime" if averaged else "", rates[key, averaged], seed]
                 writer.writerow([*row, *(f"{value:.4f}" for value in curve)])
     print(text)
 
@@ -229,21 +256,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("command", choices=("tune", "run", "table"))
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--only", default=",".join(CONTESTANTS))
-    parser.add_argument("--settings", default=",".join(SETTINGS))
+    parser.add_argument("--task", choices=STUDIES, default="fashion")
+    parser.add_argument("--only", help="comma-separated contestants; default: all")
+    parser.add_argument("--settings", help="comma-separated; default: all of the task")
     parser.add_argument("--seeds", type=int, default=10)
     args = parser.parse_args()
-    names, settings = args.only.split(","), args.settings.split(",")
+    study, out = STUDIES[args.task], args.out / args.task
+    names = args.only.split(",") if args.only else study.contestants
     if args.command == "tune":
         for setting in TUNE_SETTINGS:
-            compute(args.out / "tune", names, setting, TUNE_SEEDS, "tune", lambda name: RATES)
-    tuning = read_runs(args.out / "tune", tuning=True)
-    rates = {name: tuned_rate(tuning, name) for name in names}
+            tuned = [name for name in names if name != "same rate"]
+            compute(study, out / "tune", tuned, setting, TUNE_SEEDS, "tune", lambda name: RATES)
+        return
+    tuning = read_runs(out / "tune", tuning=True)
+    rates = {(name, averaged): tuned_rate(tuning, name, averaged) for averaged in (False, True) for name in names}
     if args.command == "run":
-        for setting in settings:
-            compute(args.out, names, setting, range(args.seeds), "report", lambda name: (rates[name],))
+        for setting in args.settings.split(",") if args.settings else study.settings:
+            own = {name: sorted({rates[name, False], rates[name, True]}) for name in names}
+            compute(study, out, names, setting, range(args.seeds), "report", own.__getitem__)
     if args.command == "table":
-        write(args.out, rates, args.seeds)
+        write(args.task, out, rates, args.seeds)
 
 
 if __name__ == "__main__":
