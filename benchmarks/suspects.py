@@ -114,16 +114,19 @@ def curves(setting: str = "symmetric:0.4") -> dict[str, list[float]]:
     """Mean accuracy after each epoch, from the recorded study."""
     wanted = {
         ("same rate", ""): "cross-entropy",
-        ("auto", ""): 'weigh, eta="auto"',
-        ("auto", "anytime"): 'weigh, eta="auto", and the any-time average',
+        ("cross-entropy", ""): "cross-entropy, tuned",
+        ("auto", ""): 'weigh, eta="auto", tuned',
+        ("auto", "anytime"): "the same with the any-time average",
     }
     found: dict[str, list[list[float]]] = {}
     with (RESULTS / "wrong_labels.csv").open() as file:
         for row in csv.DictReader(file):
             key = (row["contestant"], row["average"])
             if row["setting"] == setting and key in wanted:
-                found.setdefault(wanted[key], []).append([100 * float(row[str(e)]) for e in range(1, EPOCHS + 1)])
-    return {name: [statistics.fmean(part) for part in zip(*found[name])] for name in wanted.values() if name in found}
+                name = f"{wanted[key]} (lr {float(row['lr']):g})"
+                found.setdefault(name, []).append([100 * float(row[str(e)]) for e in range(1, EPOCHS + 1)])
+    names = sorted(found, key=lambda name: [name.startswith(f"{start} (") for start in wanted.values()], reverse=True)
+    return {name: [statistics.fmean(part) for part in zip(*found[name])] for name in names}
 
 
 def picture() -> None:
@@ -140,7 +143,7 @@ def picture() -> None:
     figure = plt.figure(figsize=(9, 3.4), layout="constrained")
     left, right = figure.subfigures(1, 2, width_ratios=(1.1, 1))
     axes = left.subplots()
-    for (name, values), colour in zip(curves().items(), ("#888888", "#1f77b4", "#d62728")):
+    for (name, values), colour in zip(curves().items(), ("#bbbbbb", "#555555", "#1f77b4", "#d62728")):
         axes.plot(range(1, EPOCHS + 1), values, label=name, color=colour)
     axes.set(xlabel="epochs", ylabel="accuracy on clean test images, %", title="40 % of the training labels are wrong")
     axes.legend(frameon=False, loc="lower center")
