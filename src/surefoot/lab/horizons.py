@@ -105,9 +105,9 @@ class HorizonResults:
         behind = [run for run in self.recorded if run.folder in shown and run.config.key in longest]
         findings = [Finding("unreadable-runs", "error", self.unreadable)] if self.unreadable else []
         for group in self.groups.values():
-            found = audit(group.runs, recorded=[*others, *(behind if group is last else [])])
+            of_group = audit(group.runs, recorded=[*others, *(behind if group is last else [])])
             # Rates are chosen over all horizons at once, so that only the last one is as long as the search.
-            findings += [finding for finding in found if group is last or finding.code != "tuned-at-other-length"]
+            findings += [finding for finding in of_group if group is last or finding.code != "tuned-at-other-length"]
         return sorted(dict.fromkeys(findings), key=lambda finding: SEVERITIES.index(finding.severity))
 
     def sentences(self) -> list[str]:

@@ -246,8 +246,8 @@ class LossAware(TakesLoss):
             )
         if self.found_inf is None:
             return True
-        found = torch.as_tensor(self.found_inf).reshape(()) != 0
-        return found.logical_not().to(loss.device) if isinstance(loss, Tensor) else not found
+        is_finite = torch.as_tensor(self.found_inf).reshape(()) == 0
+        return is_finite.to(loss.device) if isinstance(loss, Tensor) else bool(is_finite)
 
     def _assess(self, index: int, meter: Meter, loss: Number, sound: bool | Tensor) -> Assessment:
         """Judge the loss where the statistics of the group are: on the host, or without waiting for the device."""
