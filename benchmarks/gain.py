@@ -1,6 +1,7 @@
 """What bounds on the weights do: the tables of results/gain, from folders of runs or from the CSV file made of them.
 
-python benchmarks/gain.py FOLDER ...     # folders of `surefoot compare --out`; their names are the parts
+python benchmarks/gain.py FOLDER ...     # folders of `surefoot compare --out`; their names are the parts, whose
+                                         # tasks replace those of the CSV file
 python benchmarks/gain.py --problems     # small problems that training without bounds does not solve
 """
 
@@ -178,6 +179,10 @@ def main() -> None:
         return
     rows = [row for folder in args.folders for row in rows_of(folder)]
     if rows:
+        measured = {(row["part"], row["task"]) for row in rows}
+        rows = [row for row in recorded(path) if (row["part"], row["task"]) not in measured] + rows
+        parts = list(dict.fromkeys(row["part"] for row in rows))
+        rows.sort(key=lambda row: parts.index(row["part"]))
         with path.open("w", newline="") as file:
             writer = csv.DictWriter(file, KEYS + MEASURED, lineterminator="\n")
             writer.writeheader()
@@ -191,10 +196,15 @@ def measured_before(text: str) -> dict[str, str]:
     return {"problems": text.partition("<!-- begin: problems -->\n")[2].partition("<!-- end: problems -->")[0]}
 
 
+def recorded(path: Path) -> list[Row]:
+    """The rows of the CSV file."""
+    with path.open() as file:
+        return list(csv.DictReader(file))
+
+
 def tables(path: Path) -> dict[str, Any]:
     """The tables of the page by their names, from the CSV file."""
-    with path.open() as file:
-        rows = list(csv.DictReader(file))
+    rows = recorded(path)
     return {part: table(rows, part) for part in dict.fromkeys(row["part"] for row in rows)}
 
 
