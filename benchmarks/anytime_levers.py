@@ -10,7 +10,6 @@ validation loss at each horizon in percent above the lowest one there, and the m
 from __future__ import annotations
 
 import argparse
-import math
 import statistics
 from typing import Any
 
@@ -111,7 +110,7 @@ def main() -> None:
     lowest = [min(column) for column in zip(*means.values(), strict=True)]
     rows = []
     for name, values in means.items():
-        regrets = [100 * math.log(value / low) for value, low in zip(values, lowest, strict=True)]
+        regrets = [100 * (value / low - 1) for value, low in zip(values, lowest, strict=True)]
         rows.append([name, *(f"{regret:.1f}" for regret in regrets), f"{statistics.fmean(regrets):.2f}"])
     print(markdown([f"{args.task}, lr {args.lr:g}, % above the lowest", *map(str, horizons), "mean"], rows))
 

@@ -138,7 +138,7 @@ class HorizonResults:
                 markdown_table(HEAD, table.rows()),
                 f"worst regret: {table.worst_regret}, after {table.worst.epochs} epochs\n",
                 f"{table.verdict}\n",
-                f"{table.label} over all horizons together: the mean of the logarithms, so that each counts the same\n",
+                f"{table.label} over all horizons together: the geometric mean, so that each counts the same\n",
                 markdown_table(OVERALL_HEAD, tables.over_all()),
                 markdown_table(tables.means_head(), tables.means()),
                 *([f"{self.rates}\n"] if self.rates else []),

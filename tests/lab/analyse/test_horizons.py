@@ -81,7 +81,7 @@ def test_over_all_horizons_each_counts_the_same() -> None:
     assert rows[0][2:] == ["8", "undecided"]
     assert float(rows[0][1].split()[0]) == pytest.approx(0, abs=1e-9)
     assert rows[1][3] == "better"
-    expected = 50 * (math.log(2.0 / 2.2) + math.log(0.05 / 0.06))
+    expected = 100 * (math.sqrt(2.0 / 2.2 * 0.05 / 0.06) - 1)  # the geometric mean of the ratios, in percent
     assert float(rows[1][1].split()[0]) == pytest.approx(expected, abs=0.2)
     assert rows[2] == ["diverged", "", "0", "no value"]
     assert over_all_horizons(groups(ours, worse), "valid_loss", "worse")[0][3] == "worse"

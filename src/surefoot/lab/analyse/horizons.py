@@ -173,8 +173,9 @@ OVERALL_HEAD = ["peer", "difference over all horizons, % (95%)", "n", "verdict (
 def over_all_horizons(groups: Mapping[int, TaskGroup], metric: str, label: str = "") -> list[list[str]]:
     """A contestant against each of the others over all horizons together: the cells of a table, as `OVERALL_HEAD`.
 
-    Each seed gives one number, the mean over the horizons of ``100 * log(own value / peer's value)``; seeds without a
-    positive value at every horizon are left out.
+    Each seed gives one number, the mean over the horizons of ``log(own value / peer's value)``; seeds without a
+    positive value at every horizon are left out. The table has the ratio less 1, for the mean of these numbers and the
+    ends of its interval.
 
     Args:
         groups: for each horizon the contestants with the runs for it.
@@ -188,7 +189,7 @@ def over_all_horizons(groups: Mapping[int, TaskGroup], metric: str, label: str =
     family: list[Evidence | None] = []
     for peer in peers:
         theirs = _logarithms(groups, metric, peer)
-        differences = tuple(100 * (own[seed] - theirs[seed]) for seed in sorted(own.keys() & theirs.keys()))
+        differences = tuple(own[seed] - theirs[seed] for seed in sorted(own.keys() & theirs.keys()))
         family.append(Evidence(differences) if differences else None)
     good = 1 if higher_is_better(metric, first.task) else -1
     rows = []
@@ -197,8 +198,8 @@ def over_all_horizons(groups: Mapping[int, TaskGroup], metric: str, label: str =
             rows.append([peer, "", "0", "no value"])
             continue
         decided = "better" if evidence.sign == good else "worse"
-        mean = mean_std(evidence.differences).mean
-        shown = with_interval(mean, *evidence.interval)
+        mean, low, high = (100 * math.expm1(x) for x in (mean_std(evidence.differences).mean, *evidence.interval))
+        shown = with_interval(mean, low, high)
         rows.append([peer, shown, str(len(evidence.differences)), decided if supported.e >= DECISIVE else "undecided"])
     return rows
 

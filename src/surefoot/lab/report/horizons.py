@@ -136,7 +136,7 @@ class HorizonTables:
                 f"{self.table.margin}, if at all.",
                 [
                     Table(["after", *HEAD[1:]], rows, name, f"margin {self.table.margin}", whole=True),
-                    Table(OVERALL_HEAD, overall, "Over all horizons together", "means of logarithms", whole=True),
+                    Table(OVERALL_HEAD, overall, "Over all horizons together", "geometric means of ratios", whole=True),
                     Table(["optimizer", *self._after()], means, f"{name} of every contestant", whole=True),
                 ],
                 [self._means_panel(series)],
