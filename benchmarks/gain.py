@@ -26,7 +26,7 @@ RESULTS = Path(__file__).parents[1] / "results" / "gain"
 #: What tells rows from each other, and what was measured.
 KEYS = ("part", "task", "images", "optimizer", "eta", "gain", "seed", "epoch")
 MEASURED = ("train_loss", "valid_loss", "accuracy", "jump")
-#: The epochs of the paper's tables; other parts are looked at after their last epoch alone.
+#: The epochs of the paper's tables, as far as a run goes; other parts are looked at after their last epoch alone.
 CELLS, EPOCHS = "cells", (3, 20, 45)
 Row = dict[str, str]
 
@@ -79,7 +79,7 @@ def rows_of(folder: Path) -> list[Row]:
         optimizer, losses = run.config.optimizer, [float(epoch["train_loss"]) for epoch in run.epochs]
         bounds, images = optimizer.options.get("gain"), run.config.task.settings.get("subset", "all")
         name = optimizer.class_path.split(".")[-1]
-        for number in EPOCHS if folder.name == CELLS else (len(losses),):
+        for number in [n for n in EPOCHS if n <= len(losses)] if folder.name == CELLS else [len(losses)]:
             epoch = run.epochs[number - 1]
             keys = (
                 *(folder.name, run.task, images, name, optimizer.options.get("eta", "")),

@@ -317,12 +317,41 @@ def test_a_constant_loss_has_no_spread() -> None:
     assert float(so.confidence(state)[0]["std"]) == 0.0
 
 
-def rosenbrock(p: Any) -> Any:
-    return (1 - p[0]) ** 2 + 100 * (p[1] - p[0] ** 2) ** 2
+def rosenbrock(p: Any, top: complex = 1.0) -> Any:
+    first, second = top - p[0], p[1] - p[0] ** 2
+    return jnp.real(first * first.conj() + 100 * second * second.conj())
 
 
 def parabola(p: Any) -> Any:
     return jnp.sum((p - jnp.array([1.0, -1.0, 1.0])) ** 2)
+
+
+def distances(optimizer: Any, objective: Any, start: Any, end: Any) -> Any:
+    """How far the worst parameter is beyond Optax's relative tolerance, after each of its 10000 steps."""
+
+    def step(carry: Any, _: Any) -> Any:
+        params, state = carry
+        value, grads = jax.value_and_grad(objective)(params)
+        updates, state = optimizer.update(grads.conj(), state, params, value=value)
+        params = optax.apply_updates(params, updates)
+        return (params, state), jnp.max(jnp.abs(params - end) - 3e-2 * jnp.abs(end))
+
+    return jax.lax.scan(step, (start, optimizer.init(start)), length=10_000)[1]
+
+
+NAMED = [name for name in so.__all__ if name.startswith(("adam_", "adamw_", "momentum_"))]
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_rosenbrocks_function_of_optaxs_own_suite(name: str) -> None:
+    """In complex numbers. Every optimizer has a rate of its own there; at that of ``optax.nadam`` none leaves again.
+
+    `benchmarks/optax_suite.py` runs the suite itself, which judges the last step alone.
+    """
+    top = 1 + 1j
+    start, end = jnp.zeros(2, "complex64"), jnp.array([top, top**2])
+    optimizer = getattr(so, name)(3e-3 if name.startswith("momentum") else 1e-2)
+    assert np.max(distances(optimizer, lambda p: rosenbrock(p, top), start, end)[5000:]) <= 3e-2
 
 
 @pytest.mark.parametrize(
@@ -330,24 +359,16 @@ def parabola(p: Any) -> Any:
     [(rosenbrock, [0.0, 0.0], [1.0, 1.0]), (parabola, [-1.0, 10.0, 1.0], [1.0, -1.0, 1.0])],
     ids=["rosenbrock", "parabola"],
 )
-@pytest.mark.parametrize("name", [name for name in so.__all__ if name.startswith(("adam_", "adamw_"))])
-def test_the_problems_of_optaxs_own_suite(name: str, objective: Any, start: list[float], end: list[float]) -> None:
-    """With the rate of ``optax.adam`` there, its 10000 steps and its tolerance.
+@pytest.mark.parametrize("name", [name for name in NAMED if name.startswith("adam_")])
+def test_the_problems_of_optaxs_own_suite_at_the_rate_of_adam(
+    name: str, objective: Any, start: list[float], end: list[float]
+) -> None:
+    """At this rate Adam leaves the minimum now and then, once its second moment has vanished.
 
-    At this rate Adam leaves the minimum now and then, once its second moment has vanished: ``optax.adam`` is out of the
-    tolerance in 9% of the steps after 5000. When that happens depends on the last digits, so on the processor. So the
-    test does not ask for the very last step: the minimum is found, and a third of all steps are near it.
+    ``optax.adam`` is out of the tolerance in 9% of the steps after 5000. When that happens depends on the last digits,
+    so on the processor. So the test does not ask for the very last step: the minimum is found, and a third of all steps
+    are near it.
     """
-    optimizer = getattr(so, name)(1e-1, weight_decay=0.0)
-
-    def step(carry: Any, _: Any) -> Any:
-        params, state = carry
-        value, grads = jax.value_and_grad(objective)(params)
-        updates, state = optimizer.update(grads, state, params, value=value)
-        params = optax.apply_updates(params, updates)
-        return (params, state), jnp.max(jnp.abs(params - jnp.array(end)))
-
-    params = jnp.array(start)
-    _, errors = jax.lax.scan(step, (params, optimizer.init(params)), length=10_000)
-    assert np.min(errors) <= 1e-3
-    assert np.mean(errors <= 3e-2) >= 1 / 3
+    found = distances(getattr(so, name)(1e-1), objective, jnp.array(start), jnp.array(end))
+    assert np.min(found) <= -2.9e-2
+    assert np.mean(found <= 0) >= 1 / 3

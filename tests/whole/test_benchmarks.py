@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import random
 import re
@@ -20,6 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import evidence
 import from_adamw
 import gain
+import optax_suite
 from interleave import interleave
 from step_time import BASELINE, measure
 
@@ -156,3 +158,23 @@ def test_the_default_bounds_solve_the_small_problems_and_are_inside_of_the_grid(
 def test_a_jump_is_counted_from_the_lowest_loss_so_far() -> None:
     assert gain.jump([2.0, 1.0, 0.5, 1.5, 0.25]) == 3
     assert gain.jump([2.0]) == 1
+
+
+def test_optaxs_own_tests_take_our_optimizers() -> None:
+    spec = importlib.util.find_spec("optax._src.alias_test")
+    assert spec is not None
+    assert spec.origin is not None
+    rates = optax_suite.optimizers_under_test()
+    assert {name: rates[name] for name in ("adam_s", "adamw_ucb", "momentum_cb")} == {
+        "adam_s": 0.01,
+        "adamw_ucb": 0.01,
+        "momentum_cb": 0.003,
+    }
+    assert "adam" not in rates
+    text = optax_suite.adapted(Path(spec.origin).read_text(), rates)
+    compile(text, "alias_test.py", "exec")
+    assert "polyak_sgd'," in text, "an optimizer that is named elsewhere keeps its name"
+    assert "opt_name == 'polyak_sgd'" not in text
+    assert optax_suite.optimizers_under_test(0.1)["adam_s"] == 0.1
+    with pytest.raises(SystemExit, match="look different here: 0 tables"):
+        optax_suite.adapted("", rates)
