@@ -312,6 +312,18 @@ def test_single_precision_stays_near_pytorch() -> None:
     assert_close(params, expected, rtol=0, atol=2e-5)
 
 
+@pytest.mark.parametrize("equal", [240, 300])
+def test_equal_losses_leave_no_spread(equal: int) -> None:
+    tilt = so.scale_by_tilt("ucb", 0.01, weighting="unit")
+    losses = jnp.array([1.0, 1.3, 0.8, 1.1] + [1.0] * equal + [0.99])
+
+    def step(state: Any, value: Any) -> Any:
+        return tilt.update(jnp.ones(1), state, value=value)[1], None
+
+    state, _ = jax.lax.scan(step, tilt.init(jnp.ones(1)), losses)
+    assert float(state.weight) == 1
+
+
 def test_a_constant_loss_has_no_spread() -> None:
     _, state = drive(so.adam_s(0.01), [0.1] * 30, [f32(g) for g in GRADS], f32(START))
     assert float(so.confidence(state)[0]["std"]) == 0.0

@@ -256,6 +256,11 @@ def test_low_precision_gradients_keep_their_dtype() -> None:
     assert so.confidence(state)[0]["mean"].dtype == jnp.float32
 
 
+def step_with(value: Any) -> Any:
+    optimizer = so.adam_ucb(0.1)
+    return optimizer.update(PARAMS, optimizer.init(PARAMS), PARAMS, value=value)
+
+
 @pytest.mark.parametrize(
     ("broken", "sentence"),
     [
@@ -264,6 +269,11 @@ def test_low_precision_gradients_keep_their_dtype() -> None:
             lambda: so.adam_ucb(0.1).update(PARAMS, so.adam_ucb(0.1).init(PARAMS), value=jnp.ones(3)),
             r"shape \(3,\)",
         ),
+        (lambda: step_with(np.complex64(1 + 2j)), "a real loss but got complex64; pass its real part"),
+        (lambda: step_with(jnp.ones((), jnp.complex64)), "a real loss but got complex64"),
+        (lambda: jax.jit(step_with)(1 + 2j), "a real loss but got complex64"),
+        (lambda: step_with("1"), "takes the loss as a number but got str"),
+        (lambda: step_with(10**400), "takes the loss as a number but got int"),
         (lambda: so.scale_by_tilt("ucc", 0.1), "Unknown rule 'ucc'; take one of ucb, cb"),
         (lambda: so.scale_by_tilt(min, 0.1), "got the function min; .*surefoot.optax.from_objective"),
         (lambda: so.adam_cvar(0.1, eta=1.0), "Invalid eta value: 1.0"),

@@ -607,6 +607,26 @@ def test_a_base_that_fails_while_it_loads_stays_as_it_was() -> None:
     assert str(optimizer.state_dict()) == before
 
 
+def test_a_hook_that_fails_after_loading_leaves_the_optimizer_as_it_was() -> None:
+    params, optimizer = ready(AdamS, lr=0.25)
+    other = copy.deepcopy(optimizer.state_dict())
+    other["param_groups"][0]["lr"] = 0.5
+    other["param_groups"][0]["seen"][1] = 7.0
+    other["state"][0]["exp_avg"].fill_(3.0)
+
+    def refuse(_: Any) -> None:
+        raise RuntimeError("not this one")
+
+    optimizer.register_load_state_dict_post_hook(refuse)
+    before, state = everything(params, optimizer), optimizer.state[params[0]]
+    with pytest.raises(RuntimeError, match="not this one"):
+        optimizer.load_state_dict(other)
+    assert everything(params, optimizer) == before
+    assert optimizer.param_groups[0]["lr"] == 0.25
+    assert optimizer.state[params[0]] is state
+    optimizer.step(loss=1.0)
+
+
 @pytest.mark.parametrize("value", [math.nan, math.inf, -1.0, 1e300, "text", None, [1.0, 2.0]], ids=str)
 def test_a_damaged_mean_square_of_weights_is_refused_with_its_name(value: Any) -> None:
     p = torch.zeros(2, requires_grad=True)

@@ -115,6 +115,7 @@ def test_a_decay_of_adamws_size_that_is_l2_by_default_is_said_once(cls: type[Los
     assert warnings_of(lambda: cls(groups(0.1, 0.0))) == [sentence]
     assert warnings_of(lambda: cls(groups(0.0, 0.1, 0.1))) == [sentence]
     assert warnings_of(lambda: cls(groups(0.0), weight_decay=0.1).add_param_group(groups(0.1)[0])) == [sentence]
+    assert len(warnings_of(lambda: cls([Parameter(torch.ones(2))], weight_decay=torch.tensor(0.1)))) == 1
     with pytest.warns(UserWarning, match="AdamWS") as caught:
         cls([Parameter(torch.ones(2))], weight_decay=0.01)
     assert caught[0].filename == __file__

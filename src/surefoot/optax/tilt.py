@@ -49,7 +49,13 @@ def scalar(value: Any, dtype: Any) -> Array:
             "value=loss) of an nnx.Optimizer, apply_gradients(grads=grads, value=loss) of "
             "surefoot.integrations.flax.TrainState"
         )
-    value = jnp.asarray(value, dtype)
+    if np.iscomplexobj(value):  # JAX would drop the imaginary part with nothing but a warning
+        raise ValueError(f"value= takes a real loss but got {np.result_type(value)}; pass its real part or its abs()")
+    try:
+        # fsum refuses text, which JAX would parse, and integers that no float can hold.
+        value = jnp.asarray(math.fsum((value,)) if isinstance(value, (str, bytes, int)) else value, dtype)
+    except (TypeError, OverflowError) as error:
+        raise ValueError(f"value= takes the loss as a number but got {type(value).__name__} ({error})") from error
     if value.size != 1:
         raise ValueError(f"value= takes the scalar loss but has shape {value.shape}; pass its mean")
     return value.reshape(())

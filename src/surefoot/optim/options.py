@@ -312,7 +312,7 @@ def settle_decay(group: Group, earlier: Sequence[Group], owner: str) -> None:
 
 
 def _has_decay_of_adamw(group: Group) -> bool:
-    return not isinstance(group["weight_decay"], Tensor) and group["weight_decay"] >= DECAY_OF_ADAMW
+    return _as_number(group["weight_decay"]) >= DECAY_OF_ADAMW
 
 
 def check_params(optimizer: Optimizer) -> None:
