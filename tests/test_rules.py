@@ -15,7 +15,17 @@ from torch import Tensor
 
 import surefoot
 from surefoot import AdamS, LossAwareAdam
-from surefoot.rules import MAX_UNIT_DEVIATION, RULES, ByAutograd, Rule, find_rule, from_objective, weigh
+from surefoot.rules import (
+    MAX_UNIT_DEVIATION,
+    RESOLUTION,
+    RULES,
+    UNIT_RESOLUTION,
+    ByAutograd,
+    Rule,
+    find_rule,
+    from_objective,
+    weigh,
+)
 from surefoot.statistics import LossStats, no_statistics
 
 NORMAL = torch.distributions.Normal(torch.tensor(0.0, dtype=torch.float64), torch.tensor(1.0, dtype=torch.float64))
@@ -115,8 +125,9 @@ def test_host_and_device_agree(
     )
     for a, b in zip(host, device):
         assert float(b) == pytest.approx(float(a), rel=1e-9, abs=1e-12)
-    if std > 0:  # the formula of the whole family, and z and tilt as they are reported
-        scale = 1.0 if weighting == "unit" or name == "plain" else (std * abs(mean) if name == "cb" else std)
+    in_units = weighting == "unit" or name == "plain"
+    if std > (UNIT_RESOLUTION if in_units else RESOLUTION) * max(abs(mean), abs(loss)):  # the formula of the whole family, and z and tilt as they are reported
+        scale = 1.0 if in_units else (std * abs(mean) if name == "cb" else std)
         assert host.z == pytest.approx((loss - mean) / std)
         if name != "cb" or abs(mean) > 1e-3:
             deviation = host.tilt * host.z
@@ -319,10 +330,11 @@ def test_rules_agree_on_the_bound_on_host_and_device() -> None:
     from surefoot.rules import weigh as apply
     from surefoot.statistics import LossStats
 
-    seen = LossStats(count=9.0, mean=1.0, std=1e-6)
+    seen = LossStats(count=9.0, mean=1.0, std=2e-4)
     on_device = LossStats(*(torch.tensor(x, dtype=torch.float64) for x in seen))
-    for loss in (0.0, 1.0, 1.00005, 2.0, math.inf):
+    for loss in (0.0, 1.0, 1.00005, 1.3):
         here = apply(RULES["ucb"], seen, loss, 0.1, 0.0, "unit").weight
         there = apply(RULES["ucb"], on_device, torch.tensor(loss, dtype=torch.float64), 0.1, 0.0, "unit").weight
         assert here == pytest.approx(float(there))
-        assert abs(here - 1) <= MAX_UNIT_DEVIATION or loss == math.inf  # which is skipped
+        assert abs(here - 1) <= MAX_UNIT_DEVIATION
+    assert here == 1 + MAX_UNIT_DEVIATION

@@ -14,8 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from surefoot.meter import RESOLUTION
-from surefoot.rules import RULES, Rule, Tilt, find_rule, where
+from surefoot.rules import RESOLUTION, RULES, Rule, Tilt, find_rule, where
 from surefoot.statistics import LossSample, LossStats, Number, scalar_on
 
 #: Over how many examples the strength rises where all was learnt.

@@ -23,8 +23,6 @@ from surefoot.statistics import LossStats, Number, choose, scalar_on, widest_flo
 
 #: The largest loss, and the largest weight: its product with a gradient must have a square that float32 can hold.
 MAX_LOSS = 1e19
-#: A std below this share of the mean is no spread: a mean over a batch in float32 is rounded by about as much.
-RESOLUTION = 2.0**-19
 #: After this many skipped steps there is a warning, once.
 WARN_AFTER_SKIPS = 10
 
@@ -96,13 +94,7 @@ class Meter:
         if on_device or accepted:
             noise = self.noise(stats.count) if self.rule.uses_noise else 0.0
             eta = self.eta if on_device else float(self.eta)
-            resolved = stats
-            if on_device:
-                std = torch.where(stats.std <= RESOLUTION * abs(stats.mean), 0.0, stats.std)
-                resolved = stats._replace(std=std)
-            elif stats.std <= RESOLUTION * abs(stats.mean):
-                resolved = stats._replace(std=0.0)
-            z, tilt, weight = weigh(self.rule, resolved, signed, eta, noise, self.weighting)
+            z, tilt, weight = weigh(self.rule, stats, signed, eta, noise, self.weighting)
             if on_device:
                 weight = scalar_on(stats.mean.device, weight)
             elif type(weight) is not float:  # a user's rule may compute with tensors

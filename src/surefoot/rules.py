@@ -24,6 +24,11 @@ Weighting = Literal["paper", "unit"]
 #: With weighting="unit" the weight differs from 1 by at most this: after many equal losses the std is tiny, the next
 #: loss may be millions of std away, and the step would be multiplied by that.
 MAX_UNIT_DEVIATION = 100.0
+#: A std below this share of the mean, or of the loss, is no spread: a mean over a batch in float32 is rounded by about
+#: as much.
+RESOLUTION = 2.0**-19
+#: The same where distances are divided by the std: in so small a unit a loss that is one percent lower would climb.
+UNIT_RESOLUTION = 2.0**-13
 #: A tilt as numerator and denominator.
 Tilt = tuple[Number, Number]
 
@@ -91,16 +96,20 @@ def weigh(rule: Rule, stats: LossStats, loss: Number, eta: Number, noise: Number
     >>> weigh(RULES["ucb"], stats, 2.0, 0.1, 0.0, "paper").weight
     0.6
     """
-    no_spread = stats.std == 0
+    in_units = weighting == "unit" or not rule.scales
+    least = UNIT_RESOLUTION if in_units else RESOLUTION
+    no_spread = (stats.std <= least * abs(stats.mean)) | (stats.std <= least * abs(loss))
+    # On the host there is nearly always a spread, and nothing to choose.
+    if no_spread is not False:
+        stats = stats._replace(std=where(no_spread, 0.0, stats.std))
     distance = loss - stats.mean
     numerator, denominator = rule.tilt(stats, eta, noise)
     tilt = numerator / (denominator + (denominator == 0))
-    # On the host there is nearly always a spread, and nothing to choose.
     if no_spread is False:
         z = distance / stats.std
     else:
         z = where(no_spread, distance * 0.0, distance / (stats.std + no_spread))
-    if weighting == "unit" or not rule.scales:
+    if in_units:
         weight = rule.weight(tilt, z)
     else:
         # This never divides by the std. Without a spread the sign of the distance means nothing: with its magnitude

@@ -23,7 +23,7 @@ LARGEST = 1e19
 #: The farthest that a weight goes from 1 with weighting="unit".
 FARTHEST = 100.0
 #: A smaller share of the mean is no spread.
-RESOLUTION = 2.0**-19
+RESOLUTION, UNIT_RESOLUTION = 2.0**-19, 2.0**-13
 
 
 @dataclass
@@ -98,12 +98,13 @@ def judge(rule: str, seen: Statistics, loss: float, eta: float, noise: float, we
     """The statistics with z, tilt and weight of this loss."""
     before = seen
     std, distance = math.sqrt(seen.variance), loss - seen.mean
-    if std <= RESOLUTION * abs(seen.mean):
+    in_units = weighting == "unit" or rule == "plain"
+    if std <= (UNIT_RESOLUTION if in_units else RESOLUTION) * max(abs(seen.mean), abs(loss)):
         seen, std = replace(seen, variance=0.0), 0.0
     numerator, denominator = tilt_fraction(rule, seen, eta, noise)
     z = distance / std if std else 0.0
     tilt = numerator / (denominator or 1.0)
-    if weighting == "unit" or rule == "plain":
+    if in_units:
         weight = 1 + max(-FARTHEST, min(FARTHEST, tilt * z))
     else:
         weight = denominator * std + numerator * distance

@@ -312,10 +312,10 @@ def test_single_precision_stays_near_pytorch() -> None:
     assert_close(params, expected, rtol=0, atol=2e-5)
 
 
-@pytest.mark.parametrize("equal", [240, 300])
-def test_equal_losses_leave_no_spread(equal: int) -> None:
+@pytest.mark.parametrize(("equal", "last"), [([1.0] * 145, 0.99), ([1.0] * 300, 0.99), ([0.0] * 300, -0.01)])
+def test_equal_losses_leave_no_spread(equal: list[float], last: float) -> None:
     tilt = so.scale_by_tilt("ucb", 0.01, weighting="unit")
-    losses = jnp.array([1.0, 1.3, 0.8, 1.1] + [1.0] * equal + [0.99])
+    losses = jnp.array([1.0, 1.3, 0.8, 1.1, *equal, last])
 
     def step(state: Any, value: Any) -> Any:
         return tilt.update(jnp.ones(1), state, value=value)[1], None

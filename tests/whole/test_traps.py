@@ -150,16 +150,31 @@ def test_eps_is_added_to_gradients_of_their_own_size() -> None:
     assert moved[None] < 2 < 10 < moved[0.3, 1.5]
 
 
-@pytest.mark.parametrize("equal", [240, 300, 1000])
-def test_equal_losses_leave_no_spread(equal: int) -> None:
+def weight_after(losses: list[float], capturable: bool) -> float:
+    """The weight that MomentumUCB gives the last of these losses."""
     p = Parameter(torch.zeros(1))
-    optimizer = MomentumUCB([p])
+    optimizer = MomentumUCB([p], capturable=capturable)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for loss in [1.0, 1.3, 0.8, 1.1] + [1.0] * equal + [0.99]:
+        for loss in losses:
             p.grad = torch.ones(1)
             optimizer.step(loss=loss)
-    assert float(optimizer.confidence()[0]["weight"]) == 1
+    return float(optimizer.confidence()[0]["weight"])
+
+
+@pytest.mark.parametrize("capturable", [False, True])
+@pytest.mark.parametrize("equal", [50, 100, 120, 145, 180, 213, 240, 1000])
+def test_equal_losses_leave_no_spread(equal: int, capturable: bool) -> None:
+    """A loss that is one percent better never climbs, and soon has the weight of any other."""
+    weight = weight_after([1.0, 1.3, 0.8, 1.1] + [1.0] * equal + [0.99], capturable)
+    assert 0 < weight <= 1
+    assert weight == 1 or equal <= 120
+
+
+@pytest.mark.parametrize("capturable", [False, True])
+@pytest.mark.parametrize("loss", [-0.01, 0.01])
+def test_losses_of_zero_leave_no_spread(loss: float, capturable: bool) -> None:
+    assert weight_after([1.0, 1.3, 0.8, 1.1] + [0.0] * 300 + [loss], capturable) == 1
 
 
 def test_a_constant_loss_of_unequal_micro_batches_has_no_spread() -> None:

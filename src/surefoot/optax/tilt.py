@@ -18,7 +18,7 @@ from surefoot.optax.rules import Rule, TiltState, find_rule
 
 Weighting = Literal["paper", "unit"]
 #: As in surefoot.meter, surefoot.rules and surefoot.optim.options, which import torch.
-MAX_LOSS, RESOLUTION, MAX_UNIT_DEVIATION = 1e19, 2.0**-19, 100.0
+MAX_LOSS, RESOLUTION, UNIT_RESOLUTION, MAX_UNIT_DEVIATION = 1e19, 2.0**-19, 2.0**-13, 100.0
 GAIN = (0.3, 1.5)
 
 
@@ -178,7 +178,8 @@ def scale_by_tilt(
         now = jnp.asarray(eta(state.count) if callable(eta) else eta, value.dtype)
         noise = standard_normal(seed, state.count, group) if rule.uses_noise else jnp.zeros(())
         # A spread below the resolution of the loss is none.
-        std = jnp.where(state.std <= RESOLUTION * jnp.abs(state.mean), 0.0, state.std)
+        least = UNIT_RESOLUTION if weighting == "unit" else RESOLUTION
+        std = jnp.where(state.std <= least * jnp.maximum(jnp.abs(state.mean), jnp.abs(value)), 0.0, state.std)
         numerator, denominator = rule.tilt(state._replace(std=std), now, noise.astype(value.dtype))
         no_spread, distance = std == 0, value - state.mean
         tilt = numerator / jnp.where(denominator == 0, 1.0, denominator)
