@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.optim import Optimizer
 
+from surefoot._warnings import warn
 from surefoot.statistics import Number, by_name, is_distributed, scalar_on
 
 HOW_TO_PASS_THE_LOSS = (
@@ -224,12 +224,11 @@ class TakesLoss(Optimizer):
         if self._recorded.partial_was_said:
             return
         self._recorded.partial_was_said = True
-        warnings.warn(
+        warn(
             f"{type(self).__name__}: the closure of step(closure) added its gradients to some that were there before "
             "and cleared none, so the loss that it returned is that of the last micro-batch alone; hand over the loss "
             "of every micro-batch with record_loss(loss). In Lightning the callback "
             "surefoot.integrations.lightning.LossGathering() does it",
-            stacklevel=5,  # the line that called step()
         )
 
     def _read_loss(self, loss: Any, returned: Any, is_compiling: bool | None = None) -> Number | None:
@@ -292,11 +291,10 @@ class TakesLoss(Optimizer):
         is_last, hardly_changes = history.read == LOOKS[-1], 4 * history.repeated > 3 * history.read
         history.next_look = LOOKS[-1] if hardly_changes and not is_last else 0  # 0: never again
         if is_last and hardly_changes and not self._is_plain():
-            warnings.warn(
+            warn(
                 f"{type(self).__name__} was given the loss of the step before in {history.repeated} of {history.read} "
                 f"steps (now {history.last:g}), so its weights say nothing; pass the loss of the current mini-batch at "
                 "every step, not a constant or the mean of an epoch: step(loss=loss)",
-                stacklevel=6,  # the line that called step()
             )
 
     def _look_for_stale_loss(self) -> None:
@@ -307,11 +305,10 @@ class TakesLoss(Optimizer):
         if history.stale_was_said or not is_inside or self._is_plain():
             return
         history.stale_was_said = True
-        warnings.warn(
+        warn(
             f"{type(self).__name__} was given the same loss, {history.last:g}, for the last {STALE_AFTER} steps, after "
             f"losses between {history.lowest:g} and {history.highest:g}: if training goes on, this is the loss of an "
             "earlier step; pass that of the current mini-batch: step(loss=loss)",
-            stacklevel=6,  # the line that called step()
         )
 
     def _look_for_running_total(self) -> None:
@@ -321,11 +318,10 @@ class TakesLoss(Optimizer):
         if history.total_was_said or maximized or self._is_plain():
             return
         history.total_was_said = True
-        warnings.warn(
+        warn(
             f"{type(self).__name__} was given a larger loss in each of the last {RISING_AFTER} steps (now "
             f"{history.last:g}): if this is a running total, pass the loss of the current mini-batch instead: "
             "step(loss=loss); otherwise training diverges",
-            stacklevel=6,  # the line that called step()
         )
 
     def _is_plain(self) -> bool:

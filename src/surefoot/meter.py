@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import math
 import operator
-import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -17,6 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from surefoot._warnings import warn
 from surefoot.noise import standard_normal, standard_normal_tensor
 from surefoot.rules import Rule, Weighting, weigh
 from surefoot.statistics import LossStats, Number, choose, scalar_on, widest_float
@@ -164,12 +164,11 @@ class Meter:
         if isinstance(proceed, Tensor):
             return after._replace(skipped=after.skipped + ~proceed)
         if after.skipped + 1 == WARN_AFTER_SKIPS and self.stream == 0:
-            warnings.warn(
+            warn(
                 f"{self.owner} has skipped {WARN_AFTER_SKIPS} steps so far and remembered {after.count:.0f} losses; "
                 f"the last skipped loss was {-assessment.loss if self.maximize else assessment.loss:g}. A step is "
                 f"skipped if the loss is not finite or exceeds {MAX_LOSS:g}, or if its weight does. Set "
                 "nonfinite='raise' to stop at the first one; confidence() counts them",
-                stacklevel=5,  # the line that called step()
             )
         return after._replace(skipped=after.skipped + 1)
 

@@ -21,7 +21,7 @@ Graph = Mapping[str, set[str]]  # the modules that each module imports, without 
 #: The rooms in order, with their modules and packages. A package holds everything below it, except for `surefoot` and
 #: `lab`, which are only their own `__init__.py`: the names for users.
 ROOMS = {
-    "base": ["_extras", "version"],
+    "base": ["_extras", "_warnings", "version"],
     "loss": ["statistics", "objectives", "rules", "noise", "losses", "meter", "reference", "unwrap"],
     "optimizers": ["optim", "otsu", "examples", "weighing", "averaging"],
     "names": ["surefoot"],

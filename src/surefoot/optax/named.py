@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import warnings
 from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec
 
@@ -11,6 +10,7 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
+from surefoot._warnings import warn
 from surefoot.optax.engines import Engine, adam_engine, guarded, momentum_engine
 from surefoot.optax.rules import RULES, Rule
 from surefoot.optax.tilt import GAIN, Weighting, scale_by_tilt
@@ -91,12 +91,11 @@ def adam(
     >>> optimizer = adam("ucb", learning_rate=1e-3, eta=0.1, weight_decay=1e-4)
     """
     if decoupled_weight_decay is None and isinstance(weight_decay, (int, float)) and weight_decay >= DECAY_OF_ADAMW:
-        warnings.warn(
+        warn(
             f"surefoot.optax.adam adds weight_decay={weight_decay} to the gradient, as published (L2), and weights the "
             "gradient after that: this is not AdamW's decay, and much stronger. decoupled_weight_decay=True, or "
             "adamw_s in the place of adam_s, is what optax.adamw does; decoupled_weight_decay=False keeps L2 and "
             "silences this warning",
-            stacklevel=3,  # the line that called adam_s
         )
     loss_beta = _own_beta(b1) if loss_beta is None else loss_beta
     noise = {"seed": seed, "group": group}

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,6 +15,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.optimizer import _get_scalar_dtype
 
+from surefoot._warnings import warn
 from surefoot.meter import MAX_LOSS
 from surefoot.optim.engines.base import Engine
 from surefoot.optim.options import check_eta
@@ -88,11 +88,10 @@ def _warn_of_another_rule(saved: list[dict[str, Any]], optimizer: Optimizer, rul
     """Say that the eta of a checkpoint was chosen for another rule; checkpoints of old versions do not name theirs."""
     other = next((group for group in saved if group.get(RULE, rule.name) != rule.name and "eta" in group), None)
     if other is not None:
-        warnings.warn(
+        warn(
             f"the checkpoint is of the rule {other[RULE]!r}, and its eta={float(other['eta']):g} now goes with the "
             f"rule {rule.name!r} of {type(optimizer).__name__}; to have another eta, set it in param_groups after "
             f"loading (the default of {rule.name!r} is {rule.eta:g})",
-            stacklevel=6,  # the line that called load_state_dict, or torch's wrapper around it
         )
 
 

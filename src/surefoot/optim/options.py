@@ -10,7 +10,6 @@ import functools
 import inspect
 import math
 import operator
-import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypedDict
 
@@ -20,6 +19,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import _get_foreach_kernels_supported_devices
 from torch.utils._foreach_utils import _get_fused_kernels_supported_devices
 
+from surefoot._warnings import warn
 from surefoot.optim.engines.base import Bucket, Engine, Group
 from surefoot.rules import Rule, Weighting
 
@@ -302,12 +302,11 @@ def settle_decay(group: Group, earlier: Sequence[Group], owner: str) -> None:
     group["decoupled_weight_decay"] = False
     was_said = any(_has_decay_of_adamw(other) and not other["decoupled_weight_decay"] for other in earlier)
     if _has_decay_of_adamw(group) and not group["reference"] and not was_said:
-        warnings.warn(
+        warn(
             f"{owner} adds weight_decay={group['weight_decay']} to the gradient, as published (L2), and weights the "
             "gradient after that: this is not AdamW's decay, and much stronger. decoupled_weight_decay=True, or AdamWS "
             "in the place of AdamS, is what torch.optim.AdamW does; decoupled_weight_decay=False keeps L2 and silences "
             "this warning",
-            stacklevel=7,  # the line that called the constructor
         )
 
 
