@@ -19,7 +19,7 @@ from surefoot.lab.analyse.verdicts import count
 from surefoot.lab.experiments import Setup, compute, prepare
 from surefoot.lab.report import ReportContext, write_page
 from surefoot.lab.report.horizons import HorizonTables
-from surefoot.lab.report.tables import markdown_table
+from surefoot.lab.report.tables import MARKS, markdown_table
 from surefoot.lab.results import read_record
 from surefoot.lab.run.pool import RunJob
 from surefoot.lab.spec.config import OptimizerConfig, Purpose
@@ -132,6 +132,7 @@ class HorizonResults:
     def to_markdown(self, metric: str = "valid_loss") -> str:
         """The table, the worst regret, the verdict, and how to get it again."""
         table, tables = self.table(metric), self.tables(metric)
+        over_all = [[*row[:-1], MARKS[row.outcome].word] for row in tables.over_all()]
         return "\n".join(
             [
                 f"{table.task}: {metric_name(metric)}, {table.label} against the best of its peers at each horizon\n",
@@ -139,7 +140,7 @@ class HorizonResults:
                 f"worst regret: {table.worst_regret}, after {table.worst.epochs} epochs\n",
                 f"{table.verdict}\n",
                 f"{table.label} over all horizons together: the geometric mean, so that each counts the same\n",
-                markdown_table(OVERALL_HEAD, tables.over_all()),
+                markdown_table(OVERALL_HEAD, over_all),
                 markdown_table(tables.means_head(), tables.means()),
                 *([f"{self.rates}\n"] if self.rates else []),
                 f"```\n{self.command}\n```\n",

@@ -9,6 +9,7 @@ import pytest
 
 from surefoot.lab.analyse.groups import ContestantRuns, TaskGroup
 from surefoot.lab.analyse.horizons import best_peer, compare_at_horizons, over_all_horizons
+from surefoot.lab.analyse.verdicts import Outcome
 from surefoot.lab.spec.config import OptimizerConfig, RunConfig, TaskConfig
 from surefoot.lab.store import Run
 
@@ -77,11 +78,11 @@ def test_over_all_horizons_each_counts_the_same() -> None:
     even, worse = contestant("even", 1.0, 0.1, spread=0.0), contestant("worse", 2.2, 0.06)
     diverged = contestant("diverged", 1.0, None)
     rows = over_all_horizons(groups(ours, even, worse, diverged), "valid_loss")
-    assert [row[0] for row in rows] == ["even", "worse", "diverged"]
-    assert rows[0][2:] == ["8", "undecided"]
-    assert float(rows[0][1].split()[0]) == pytest.approx(0, abs=1e-9)
-    assert rows[1][3] == "better"
+    assert [row.peer for row in rows] == ["even", "worse", "diverged"]
+    assert rows[0][2:] == ("8", Outcome.UNDECIDED)
+    assert float(rows[0].difference.split()[0]) == pytest.approx(0, abs=1e-9)
+    assert rows[1].outcome == Outcome.BETTER
     expected = 100 * (math.sqrt(2.0 / 2.2 * 0.05 / 0.06) - 1)  # the geometric mean of the ratios, in percent
-    assert float(rows[1][1].split()[0]) == pytest.approx(expected, abs=0.2)
-    assert rows[2] == ["diverged", "", "0", "no value"]
-    assert over_all_horizons(groups(ours, worse), "valid_loss", "worse")[0][3] == "worse"
+    assert float(rows[1].difference.split()[0]) == pytest.approx(expected, abs=0.2)
+    assert rows[2] == ("diverged", "", "0", Outcome.UNPAIRED)
+    assert over_all_horizons(groups(ours, worse), "valid_loss", "worse")[0].outcome == Outcome.WORSE

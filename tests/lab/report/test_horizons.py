@@ -11,6 +11,8 @@ from rich.console import Console
 from surefoot.lab.analyse.audit import Finding
 from surefoot.lab.analyse.groups import group_runs
 from surefoot.lab.analyse.horizons import compare_at_horizons
+from surefoot.lab.analyse.verdicts import Outcome
+from surefoot.lab.report import ReportContext, write_page
 from surefoot.lab.report.context import Findings, FindingsFlag, Table, Text, Winner
 from surefoot.lab.report.horizons import HorizonTables, differences
 
@@ -42,6 +44,8 @@ def test_the_terminal_shows_the_verdict_first_and_no_line_is_too_long(tables, wi
     assert [line.split()[0] for line in lines if "not shown" in line] == ["1", "2", "4"]
     assert sum(line.startswith(" ▼ after ") for line in lines) == 3
     assert not any("|" in line for line in lines)  # no Markdown
+    assert " ▼ against Adam: worse" in lines
+    assert " ▲ against SGD: better" in lines
 
 
 def test_the_sections_have_the_verdict_the_picture_and_the_tables(tables):
@@ -52,9 +56,19 @@ def test_the_sections_have_the_verdict_the_picture_and_the_tables(tables):
     assert heads == ["after", "peer", "optimizer"]
     assert [row.cells[0] for row in every.content[0].rows] == ["1 epoch", "2 epochs", "4 epochs"]  # on a phone, a title
     assert every.content[2].head[1:] == ["1 epoch", "2 epochs", "4 epochs"]
-    assert [row.cells[-1] for row in every.content[0].rows] == ["▼ worse"] * 3
+    assert [row.outcome for row in every.content[0].rows] == [Outcome.WORSE] * 3
+    over_all = [(row.cells[0], row.outcome) for row in every.content[1].rows]
+    assert over_all == [("Adam", Outcome.WORSE), ("SGD", Outcome.BETTER)]
     titles = [section.title for section in tables.sections("x")[2:]]
     assert titles == ["Honesty checks", "Provenance", "How to get it again"]
+
+
+def test_the_page_shows_each_outcome_by_the_same_badge(tables, tmp_path):
+    page = write_page(tmp_path / "page.html", ReportContext("t", "", tables.sections("x"))).read_text()
+    badge = '<td data-label="{}" class="is-{}"><span class="badge"><span aria-hidden="true">{}</span> {}</span></td>'
+    assert page.count(badge.format("verdict (Holm over horizons)", "worse", "▼", "worse")) == 3
+    assert page.count(badge.format("verdict (Holm over peers)", "worse", "▼", "worse")) == 1
+    assert page.count(badge.format("verdict (Holm over peers)", "better", "▲", "better")) == 1
 
 
 def test_the_first_screen_has_the_regret_in_percent_and_what_speaks_against_the_verdict(tables):

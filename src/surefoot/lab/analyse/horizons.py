@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from surefoot.lab.analyse.anytime_valid import DECISIVE, Evidence, support
 from surefoot.lab.analyse.comparison import Comparison, Margin, compare_after
@@ -167,11 +168,20 @@ def best_peer(peers: Sequence[ContestantRuns], metric: str, epochs: int, higher:
     return min(peers, key=rank)
 
 
+class OverAll(NamedTuple):
+    """The contestant and one peer over all horizons together, as `OVERALL_HEAD` names the cells."""
+
+    peer: str
+    difference: str
+    n: str
+    outcome: Outcome
+
+
 OVERALL_HEAD = ["peer", "difference over all horizons, % (95%)", "n", "verdict (Holm over peers)"]
 
 
-def over_all_horizons(groups: Mapping[int, TaskGroup], metric: str, label: str = "") -> list[list[str]]:
-    """A contestant against each of the others over all horizons together: the cells of a table, as `OVERALL_HEAD`.
+def over_all_horizons(groups: Mapping[int, TaskGroup], metric: str, label: str = "") -> list[OverAll]:
+    """A contestant against each of the others over all horizons together.
 
     Each seed gives one number, the mean over the horizons of ``log(own value / peer's value)``; seeds without a
     positive value at every horizon are left out. The table has the ratio less 1, for the mean of these numbers and the
@@ -195,12 +205,12 @@ def over_all_horizons(groups: Mapping[int, TaskGroup], metric: str, label: str =
     rows = []
     for peer, evidence, supported in zip(peers, family, support(family)):
         if evidence is None or supported is None:
-            rows.append([peer, "", "0", "no value"])
+            rows.append(OverAll(peer, "", "0", Outcome.UNPAIRED))
             continue
-        decided = "better" if evidence.sign == good else "worse"
+        decided = Outcome.BETTER if evidence.sign == good else Outcome.WORSE
         mean, low, high = (100 * math.expm1(x) for x in (mean_std(evidence.differences).mean, *evidence.interval))
-        shown = with_interval(mean, low, high)
-        rows.append([peer, shown, str(len(evidence.differences)), decided if supported.e >= DECISIVE else "undecided"])
+        outcome = decided if supported.e >= DECISIVE else Outcome.UNDECIDED
+        rows.append(OverAll(peer, with_interval(mean, low, high), str(len(evidence.differences)), outcome))
     return rows
 
 

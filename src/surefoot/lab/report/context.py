@@ -109,7 +109,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class TableRow:
-    """One row of a table; `series` draws the contestant's line before the first cell."""
+    """One row of a table; `series` draws the contestant's line before the first cell, `outcome` is the last cell."""
 
     cells: Sequence[str]
     series: int | None = None

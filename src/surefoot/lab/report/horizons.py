@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from surefoot.lab.analyse.audit import Finding
 from surefoot.lab.analyse.groups import ContestantRuns, TaskGroup, metric_name, value_at
-from surefoot.lab.analyse.horizons import HEAD, OVERALL_HEAD, HorizonComparison, over_all_horizons
+from surefoot.lab.analyse.horizons import HEAD, OVERALL_HEAD, HorizonComparison, OverAll, over_all_horizons
 from surefoot.lab.analyse.ranking import percent
 from surefoot.lab.analyse.stats import mean_std
 from surefoot.lab.analyse.verdicts import count, plus_minus
@@ -61,7 +61,7 @@ class HorizonTables:
         part = f", {'-' if worst.regret < 0 else ''}{share} of the best peer's value" if share else ""
         return f"Worst regret in {name}: {self.table.worst_regret}{part}, after {count(worst.epochs, 'epoch')}."
 
-    def over_all(self) -> list[list[str]]:
+    def over_all(self) -> list[OverAll]:
         """The rows of the table over all horizons together."""
         return over_all_horizons(self.groups, self.table.metric, self.table.label)
 
@@ -99,8 +99,12 @@ class HorizonTables:
         at = [(row.comparison.verdict, f"after {count(row.epochs, 'epoch')}") for row in self.table.horizons]
         yield verdict_list((MARKS[verdict.outcome], f"{when}: {verdict.sentence}") for verdict, when in at)
         yield RichText(f"\n{self.table.label} over all horizons together, each of which counts the same", style="bold")
-        yield from terminal_table(["peer", *OVERALL_HEAD[1:]], self.over_all(), width, spare=("n",))
-        yield RichText("Mean±std of every contestant", style="bold")
+        overall = self.over_all()
+        yield from terminal_table(OVERALL_HEAD[:-1], [row[:-1] for row in overall], width, spare=("n",))
+        yield verdict_list(
+            (mark, f"against {row.peer}: {mark.word}") for row in overall if (mark := MARKS[row.outcome])
+        )
+        yield RichText("\nMean±std of every contestant", style="bold")
         yield from terminal_table(["optimizer", *self._after()], self.means(), width, spare=self._after()[:-1])
         if self.rates:
             yield RichText(f"{self.rates}\n")
@@ -110,11 +114,10 @@ class HorizonTables:
         groups = list(self.groups.values())
         series = series_of(groups)
         rows = [
-            TableRow([after, *cells[1:-1], f"{mark.sign} {mark.word}"], outcome=row.comparison.verdict.outcome)
+            TableRow([after, *cells[1:-1]], outcome=row.comparison.verdict.outcome)
             for after, cells, row in zip(self._after(), self.table.rows(), self.table.horizons)
-            if (mark := MARKS[row.comparison.verdict.outcome])
         ]
-        overall = [TableRow(row, series[row[0]]) for row in self.over_all()]
+        overall = [TableRow(row[:-1], series[row.peer], outcome=row.outcome) for row in self.over_all()]
         means = [TableRow(row, series[row[0]]) for row in self.means()]
         name = metric_name(self.table.metric).capitalize()
         return [

@@ -376,8 +376,7 @@ def _results_table(rows: Sequence[Comparison], series: dict[str, int]) -> Table:
                 [cell(row) for cell in columns.values()],
                 series[row.label],
                 "baseline" if row.is_baseline else "",
-                row.verdict.outcome,
-                interval,
+                interval=interval,
             )
             for row, interval in zip(rows, intervals)
         ],
