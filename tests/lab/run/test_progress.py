@@ -76,6 +76,28 @@ def test_the_live_display_shows_what_runs_and_what_went_wrong() -> None:
     assert "diverged in epoch 1" in out.getvalue()
 
 
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_a_narrow_display_leaves_out_results_and_cuts_none(width: int) -> None:
+    out = io.StringIO()
+    console = Console(file=out, width=width)
+    display = LiveDisplay(make_jobs("Adam", "SGD lr=0.0001"), console)
+    averages = {f"loss@{name}": 0.12345 for name in ("anytime", "poly:8")}
+    for index in (0, 1):
+        display.on_event(Event("epoch", index, row(index + 1) | {f"valid_{k}": v for k, v in averages.items()}))
+    console.print(display._bars.get_renderable())
+    overall, *runs = out.getvalue().splitlines()
+    assert max(map(len, (overall, *runs))) <= width
+    assert overall.startswith("all epochs ")
+    assert "0 s left, 0 of 2 runs" in overall
+    assert [line.startswith(("Adam, seed 0 ", "SGD lr=0.0001, seed")) for line in runs] == [True, True]
+    results = ["train 0.5", "valid 0.5", "accuracy 0.5", "loss@anytime 0.1235", "loss@poly:8 0.1235"]
+    for line in runs:
+        assert "\u2501" in line  # the bar keeps its room
+        shown = line.split("/4")[1].strip().split(", ")
+        assert len(shown) >= 2
+        assert shown == results[: len(shown)]
+
+
 def test_a_notebook_has_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = Shown.of_a_notebook(monkeypatch)
     follow(progress.NotebookBar(make_jobs("Adam", "<b>", "there", "SGD")))

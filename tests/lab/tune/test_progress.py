@@ -32,7 +32,7 @@ def test_a_line_per_trial(capsys: pytest.CaptureFixture[str]) -> None:
     ]
 
 
-@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize("width", [60, 80, 120])
 def test_bars_in_a_terminal(width: int) -> None:
     out = io.StringIO()
     label = "AdamS eta=0.000123 lr=0.00456 weight_decay=0.000789"
@@ -50,7 +50,7 @@ def test_bars_in_a_terminal(width: int) -> None:
     assert not rest  # a line for each bar, however narrow the terminal is
     assert first.startswith("all trials ")
     assert "3/4" in first
-    assert "best validation accuracy 0.75, " in first
+    assert "best 0.75, 0 s left" in first
     assert second.startswith("AdamS eta=")
     assert "2/5" in second
     assert "NAdam: failed: too fast" in out.getvalue()
@@ -70,7 +70,7 @@ def test_a_notebook_has_the_bar_of_compare(monkeypatch: pytest.MonkeyPatch) -> N
     assert shown.texts[0].startswith('<div><progress value="1" max="5"')
     assert "1 of 5 trials" in shown.texts[0]
     assert "Adam &lt;b&gt;: 2 of 5 epochs, validation accuracy 0.5" in shown.texts[2]
-    assert "3 of 5 trials, best validation accuracy 0.75, " in shown.texts[4]
+    assert "3 of 5 trials, best 0.75, " in shown.texts[4]
     assert shown.texts[4].count("left") == 1
     assert "Adam &lt;b&gt;" not in shown.texts[-1]  # it has ended
     assert "NAdam: its process died; it is tried again" in shown.texts[-1]

@@ -5,14 +5,15 @@ from __future__ import annotations
 import html
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 from surefoot._extras import require
 from surefoot.lab import terminal
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, ConsoleOptions
 
     from surefoot.lab.run.pool import Event, RunJob
 
@@ -113,19 +114,54 @@ class PlainLines(Progress):
 
 
 def live_bars(console: Console) -> Any:
-    """The bars of all commands: a name, a bar, how much is done, and a note; a line each, however narrow it is."""
+    """The bars of all commands: a name, a bar, how much is done, and a note; a line each, however narrow it is.
+
+    Only the column of the notes gives way where there is no room.
+    """
     rich, column = require("rich.progress", extra="lab"), require("rich.table", extra="lab").Column
-    bar = 24 if console.width >= 100 else 10
+
+    class NoteColumn(require("rich.progress", extra="lab").ProgressColumn):  # type: ignore[misc]
+        def render(self, task: Any) -> Note:
+            return Note(task.fields["note"])
+
+    bar = 24 if console.width >= 100 else 10 if console.width >= 80 else 5
     name = column(no_wrap=True, overflow="ellipsis", max_width=console.width // 3)
-    note = column(no_wrap=True, overflow="ellipsis")
     return rich.Progress(
         rich.TextColumn("{task.description}", markup=False, table_column=name),
-        rich.BarColumn(bar, table_column=column(min_width=bar)),
+        rich.BarColumn(bar, table_column=column(no_wrap=True, min_width=bar)),
         rich.TextColumn("{task.completed:.0f}/{task.total:.0f}", table_column=column(no_wrap=True, min_width=7)),
-        rich.TextColumn("{task.fields[note]}", markup=False, table_column=note),
+        NoteColumn(),
         console=console,
         transient=True,
     )
+
+
+@dataclass(frozen=True)
+class Note:
+    """A few words beside a bar; what stands between commas is shown whole, or left out where there is no room."""
+
+    text: str
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Any]:
+        from rich.text import Text
+
+        yield Text(whole_parts(self.text, options.max_width), no_wrap=True, overflow="ellipsis")
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Any:
+        from rich.measure import Measurement
+
+        return Measurement(0, len(self.text))
+
+
+def whole_parts(text: str, width: int) -> str:
+    """As many of the parts between commas as there is room for, and at least the first.
+
+    >>> whole_parts("train 0.25, valid 0.5, accuracy 0.875", 30)
+    'train 0.25, valid 0.5'
+    """
+    while len(text) > width and ", " in text:
+        text = text.rpartition(", ")[0]
+    return text
 
 
 class LiveDisplay(Progress):
@@ -148,7 +184,7 @@ class LiveDisplay(Progress):
         index = event.index
         runs = f"{len(self.ended)} of {len(self.jobs)} runs"
         left = self.time_left()
-        self._bars.update(self._overall, completed=sum(self.done.values()), note=f"{runs}, {left}" if left else runs)
+        self._bars.update(self._overall, completed=sum(self.done.values()), note=f"{left}, {runs}" if left else runs)
         if event.kind in ("done", "failed"):
             if index in self._rows:
                 self._bars.remove_task(self._rows.pop(index))
@@ -160,7 +196,7 @@ class LiveDisplay(Progress):
             return
         if index not in self._rows:
             self._rows[index] = self._bars.add_task(self.name(index), total=self.epochs(index), note="")
-        note = "waiting for another command" if event.kind == "waiting" else losses(self.last.get(index))
+        note = "waiting, since another command computes it" if event.kind == "waiting" else losses(self.last.get(index))
         self._bars.update(self._rows[index], completed=self.done[index], note=note)
 
     def _print_line(self, line: str, style: str | None = None) -> None:

@@ -70,7 +70,7 @@ class TrialProgress:
 
     def note(self) -> str:
         """The best value of this command so far, and the time left."""
-        best = f"best {metric_name(self.metric)} {number(self.best)}" if self.best is not None else ""
+        best = f"best {number(self.best)}" if self.best is not None else ""
         return ", ".join(filter(None, [best, self._time_left()]))
 
     def _time_left(self) -> str:
