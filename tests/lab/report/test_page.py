@@ -322,6 +322,15 @@ def test_no_printed_page_is_a_quarter_empty(visit, paired_runs, lively, tmp_path
         assert shares[-1] < 0.95, (name, shares)  # the last line does not stand alone
 
 
+def test_a_heading_stays_with_what_follows_on_paper(visit, paired_runs, tmp_path):
+    runs = paired_runs({"Adam": 0.0, "AdamS": -0.01}, epochs=2, seeds=6)
+    page = visit(write_stories(tmp_path / "page.html", "One", [Story("1. What?", "This.", summarise(runs), [])]))
+    page.emulate_media(media="print")
+    breaks = "els => els.map(el => getComputedStyle(el).breakAfter)"
+    for place in ("h2", "h3", "h4", ".lead", ".legend"):
+        assert set(page.locator(place).evaluate_all(breaks)) == {"avoid"}, place
+
+
 def test_numbers_of_a_low_figure_do_not_lie_on_each_other(visit, run, tmp_path):
     runs = [run(label, seed, final=0.1 + 0.01 * seed) for label in ("Adam", "AdamS") for seed in range(2)]
     for made in runs:  # a factor of eight: on paper the steps of 0.05 would be four pixels apart at the top
