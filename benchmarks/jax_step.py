@@ -31,7 +31,8 @@ SETS = {"10m": [*BLOCK * 3, (1000, 512)], "400x64x64": [(64, 64)] * 400}
 
 def contenders() -> dict[str, Callable[[], Any]]:
     """Optimizers by name; the first one is the unit."""
-    chain = (so.scale_by_tilt("ucb"), optax.scale_by_adam(), optax.scale_by_learning_rate(1e-3))
+    tilt = so.scale_by_tilt("ucb", weighting="paper")
+    chain = (tilt, optax.scale_by_adam(), optax.scale_by_learning_rate(1e-3))
     return {
         BASELINE: lambda: optax.adam(1e-3),
         "the same again": lambda: optax.adam(1e-3),

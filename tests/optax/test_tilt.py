@@ -107,6 +107,15 @@ def test_one_outlier_leaves_the_moments_finite(dtype: Any) -> None:
     assert jnp.abs(updates).min() > 0  # it goes on moving
 
 
+def test_the_scale_of_the_loss_does_not_get_into_a_chain_of_ones_own() -> None:
+    tilt = so.scale_by_tilt("ucb", 0.1)
+    for scale in (1.0, 1000.0):
+        state = tilt.init(jnp.ones(1))
+        for value in (1.0, 3.0, 2.5):
+            updates, state = tilt.update(jnp.ones(1), state, value=scale * value)
+        assert float(updates[0]) == pytest.approx(1.0448, abs=1e-4)
+
+
 def test_the_weight_overflows_no_dtype_and_hides_nothing() -> None:
     tilt = so.scale_by_tilt("ucb", 1.0)
     state = tilt.init(jnp.ones(1))

@@ -80,7 +80,7 @@ def adam(
         decoupled_weight_decay: AdamW's decay instead of L2 in the gradient, which is weighted with it (None: L2, with
             a warning where weight_decay is 0.01 or more).
         mask: tree of booleans (or a function of params) that says what decays.
-        weighting: as in :func:`scale_by_tilt`.
+        weighting: as in :func:`scale_by_tilt`, but ``"paper"`` by default: Adam cancels its scale.
         loss_beta: as in :func:`scale_by_tilt`; None is ``b1``, and 0.9 where that is 0.
         seed: as in :func:`scale_by_tilt`.
         group: as in :func:`scale_by_tilt`.

@@ -112,7 +112,7 @@ def scale_by_tilt(
     rule: str | Rule,
     eta: float | Array | Callable[[Array], Any] | None = None,
     *,
-    weighting: Weighting = "paper",
+    weighting: Weighting = "unit",
     loss_beta: float | Array = 0.9,
     seed: int | Array = 0,
     group: int | Array = 0,
@@ -121,9 +121,9 @@ def scale_by_tilt(
 ) -> optax.GradientTransformationExtraArgs:
     """Weight the gradient by how unusual its loss is, given the losses before it.
 
-    ``weight = std + tilt * (value - mean)`` with ``weighting="paper"`` (CB: times ``abs(mean)``), and
-    ``1 + tilt * (value - mean) / std`` with ``"unit"``, which stays within 100 of 1. While the std is 0 the weight is
-    the magnitude of the former, and 1 in the latter. A value that is not finite, or beyond 1e19, leaves the statistics
+    ``weight = 1 + tilt * (value - mean) / std`` with ``weighting="unit"``, which stays within 100 of 1, and
+    ``std + tilt * (value - mean)`` with ``"paper"`` (CB: times ``abs(mean)``). While the std is 0 the weight is 1 in
+    the former, and the magnitude of the latter. A value that is not finite, or beyond 1e19, leaves the statistics
     alone and gives a zero gradient; so does a weight that is not, but its value is remembered. Weighted gradients
     end at 1e19, or at the largest number of their dtype. To keep what follows in a chain from seeing a zero gradient
     that was none, wrap the chain in :func:`skip_nonfinite`, as the aliases do.
@@ -131,7 +131,8 @@ def scale_by_tilt(
     Args:
         rule: ``"ucb"``, ``"cb"``, ``"s"``, ``"pi"``, ``"ei"``, ``"cvar"``, or a :class:`Rule`.
         eta: the rule's parameter, or a schedule of it over the steps taken; None is the rule's default.
-        weighting: ``"paper"`` or ``"unit"``.
+        weighting: ``"unit"`` or ``"paper"``, whose scale something behind it in the chain has to cancel, as Adam does,
+            or ``gain`` to bound.
         loss_beta: decay of the running mean and spread of the loss.
         seed: of the noise of rule ``"s"``.
         group: index that gives groups of parameters noise of their own.
@@ -144,8 +145,8 @@ def scale_by_tilt(
     >>> state = tilt.init(jnp.ones(2))
     >>> for value in (1.0, 3.0, 2.5):
     ...     grads, state = tilt.update(jnp.ones(2), state, value=value)
-    >>> round(float(state.weight), 4)  # 0.9986 + 0.1 * (2.5 - 2.0526)
-    1.0434
+    >>> round(float(state.weight), 4)  # 1 + 0.1 * (2.5 - 2.0526) / 0.9986
+    1.0448
     """
     rule = find_rule(rule)
     eta = rule.eta if eta is None else eta
