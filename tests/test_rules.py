@@ -126,7 +126,8 @@ def test_host_and_device_agree(
     for a, b in zip(host, device):
         assert float(b) == pytest.approx(float(a), rel=1e-9, abs=1e-12)
     in_units = weighting == "unit" or name == "plain"
-    if std > (UNIT_RESOLUTION if in_units else RESOLUTION) * max(abs(mean), abs(loss)):  # the formula of the whole family, and z and tilt as they are reported
+    least = UNIT_RESOLUTION if in_units else RESOLUTION
+    if std > least * max(abs(mean), abs(loss)):  # the formula of the whole family, and z and tilt as they are reported
         scale = 1.0 if in_units else (std * abs(mean) if name == "cb" else std)
         assert host.z == pytest.approx((loss - mean) / std)
         if name != "cb" or abs(mean) > 1e-3:

@@ -699,6 +699,29 @@ def test_the_checkpoint_of_another_model_is_refused() -> None:
         other.load_state_dict(optimizer.state_dict())
 
 
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda group, state: group.update(average_numbers=None), "has None in the place of its numbers"),
+        (lambda group, state: group.update(average_numbers="text"), "has 'text' in the place of its numbers"),
+        (lambda group, state: group.update(average_numbers=group["average_numbers"][:4]), "has 4 numbers"),
+        (lambda group, state: group["average_numbers"][5].fill_(math.nan), "total = nan, which no training reaches"),
+        (lambda group, state: group["average_numbers"][0].fill_(-3.0), r"count = -3\.0, which no training reaches"),
+        (lambda group, state: group["average_numbers"][3].fill_(math.inf), "best = inf, which no training reaches"),
+        (lambda group, state: state["average"][0].fill_(math.nan), r"average of a parameter of shape \(6, 4\) is not"),
+    ],
+)
+def test_a_damaged_checkpoint_is_refused_and_changes_nothing(damage: Callable[..., Any], message: str) -> None:
+    model, optimizer = trained()
+    saved = copy.deepcopy(optimizer.state_dict())
+    damage(saved["param_groups"][0], saved["state"][0])
+    before, expected = str(optimizer.state_dict()), averages(model, optimizer)
+    with pytest.raises(ValueError, match=message):
+        optimizer.load_state_dict(saved)
+    assert str(optimizer.state_dict()) == before
+    assert_equal(averages(model, optimizer), expected)
+
+
 def test_a_checkpoint_is_not_changed_by_training_on() -> None:
     model, optimizer = trained(every=1)
     saved = copy.deepcopy(optimizer.state_dict())

@@ -207,8 +207,8 @@ def test_a_first_weight_of_zero_without_eps_is_no_division_by_zero(cls: type[Los
 
 
 def test_the_weight_of_unit_weighting_stays_in_bounds() -> None:
-    p, optimizer = trained(MomentumUCB, eta=0.01)
-    for _ in range(400):
+    p, optimizer = trained(MomentumUCB, eta=0.1)
+    for _ in range(200):
         step_on(optimizer, p, 0.0)
     assert abs(step_on(optimizer, p, 0.1)) < 0.01 * (1 + MAX_UNIT_DEVIATION)
     seen = optimizer.confidence()[0]

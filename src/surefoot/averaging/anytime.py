@@ -23,6 +23,7 @@ from surefoot.averaging.memory import AverageState, LossDriven
 from surefoot.averaging.weights import (
     WeightAverage,
     are_finite,
+    check_average,
     check_every,
     checksum,
     pack,
@@ -478,6 +479,8 @@ class Anytime(Wrapper):
         groups = [{NUMBERS: pack(AverageState()), **group} for group in state_dict["param_groups"]]
         for group in groups:
             unpack(group[NUMBERS])  # refuses what it cannot read
+        for values in state_dict["state"].values():
+            check_average(values.get(AVERAGE))
         state = {
             key: {name: value for name, value in values.items() if name != AVERAGE}
             for key, values in state_dict["state"].items()

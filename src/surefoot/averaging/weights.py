@@ -169,6 +169,9 @@ class WeightAverage:
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue from a checkpoint."""
+        unpack(state_dict["state"])
+        for average in state_dict["averages"]:
+            check_average(average)
         pairs = list(zip(self.tensors, state_dict["averages"], strict=True))
         self.averages = {x: started(x, average, self.device) for x, average in pairs if average is not None}
         self._transfer = None
@@ -238,7 +241,12 @@ def pack(state: AverageState) -> Tensor:
 
 
 def unpack(vector: Tensor) -> AverageState:
-    """The state in a vector, as floats or, on a device, as 0-d tensors."""
+    """The state in a vector, as floats or, on a device, as 0-d tensors; on the host only one that a run can reach."""
+    if not isinstance(vector, Tensor) or vector.is_complex():
+        raise ValueError(
+            f"the checkpoint's average has {vector!r:.100} in the place of its numbers, so it is damaged; load an "
+            "earlier one"
+        )
     if vector.numel() == len(AverageState._fields) - 1:  # before the usual std was kept
         vector = torch.cat([vector, vector[2:3]])
     if vector.numel() != len(AverageState._fields):
@@ -246,7 +254,32 @@ def unpack(vector: Tensor) -> AverageState:
             f"the checkpoint's average has {vector.numel()} numbers, this version keeps {len(AverageState._fields)}; "
             "load it with the version that wrote it"
         )
-    return AverageState(*(vector.tolist() if vector.is_cpu else vector.to(widest_float(vector.device)).unbind()))
+    if not vector.is_cpu:
+        return AverageState(*vector.to(widest_float(vector.device)).unbind())
+    state = AverageState(*vector.tolist())
+    least = {"mean": -math.inf, "best": -math.inf}
+    wrong = [
+        f"{name} = {value}"
+        for name, value in zip(AverageState._fields, state)
+        if not (least.get(name, 0.0) <= value < math.inf or (name == "best" and value == math.inf and not state.count))
+    ]
+    if wrong:
+        raise ValueError(
+            f"the checkpoint's average has {', '.join(wrong)}, which no training reaches: the checkpoint is damaged; "
+            "load an earlier one"
+        )
+    return state
+
+
+def check_average(average: Any) -> None:
+    """Refuse the average of a damaged checkpoint; a part of a sharded one would need the other ranks."""
+    if not isinstance(average, Tensor) or average.is_meta or hasattr(average, "full_tensor"):
+        return
+    if not bool(average.isfinite().all()):
+        raise ValueError(
+            f"the checkpoint's average of a parameter of shape {tuple(average.shape)} is not finite, which no training "
+            "reaches: the checkpoint is damaged; load an earlier one"
+        )
 
 
 def started(x: Tensor, like: Tensor | None = None, device: torch.device | None = None) -> Tensor:
