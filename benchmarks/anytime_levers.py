@@ -158,13 +158,16 @@ def table(task: Task, lr: float, seeds: list[int], horizons: list[int]) -> tuple
 def table_between(
     task: Task, rates: list[float], seeds: list[int], horizons: list[int]
 ) -> tuple[list[str], list[list[str]]]:
-    """Each memory and rate by itself."""
+    """Each memory and rate by itself; first the any-time average of Adam, which takes no part in the training."""
     rows = []
-    takes_part = {"mean of all (schedule-free)": Memory()}
-    takes_part |= {f"kappa {kappa:g}": LossDriven(kappa=kappa) for kappa in (0.2, 0.5, 1.0, 2.0)}
-    for name, memory in takes_part.items():
+    kinds: dict[str, Memory | None] = {"average beside Adam": None, "mean of all (schedule-free)": Memory()}
+    kinds |= {f"kappa {kappa:g}": LossDriven(kappa=kappa) for kappa in (0.2, 0.5, 1.0, 2.0)}
+    for name, memory in kinds.items():
         for lr in rates:
-            runs = [losses_between(task, lr, seed, horizons, memory) for seed in seeds]
+            if memory is None:
+                runs = [losses(task, lr, seed, horizons, follows=False)["kappa 0.2"] for seed in seeds]
+            else:
+                runs = [losses_between(task, lr, seed, horizons, memory) for seed in seeds]
             means = [statistics.fmean(column) for column in zip(*runs, strict=True)]
             overall = statistics.geometric_mean(loss for run in runs for loss in run)
             rows.append([f"{name}, lr {lr:g}", *(f"{mean:.4f}" for mean in means), f"{overall:.4f}"])

@@ -71,7 +71,10 @@ def counts_sentence(cells: Sequence[TableCell]) -> str:
     ours = [cell for cell in cells if cell.recipe == "default"]
     counts = Counter(cell.verdict for cell in ours)
     parts = [f"{counts[verdict]} {name}" for verdict, name in _IN_A_SENTENCE.items() if counts[verdict]]
-    return f"Of the {len(ours)} published cells {len(ours) - counts['not run']} were measured: {', '.join(parts)}."
+    measured = f"Of the {len(ours)} published cells {len(ours) - counts['not run']} were measured"
+    if not counts["not run"]:
+        measured = f"All {len(ours)} published cells were measured"
+    return f"{measured}: {', '.join(parts)}."
 
 
 #: What is counted of the cells that were run.
