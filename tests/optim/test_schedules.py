@@ -95,6 +95,29 @@ def test_a_schedule_of_eta_takes_groups_in_that_come_later() -> None:
 
 
 @pytest.mark.parametrize(
+    "state",
+    [
+        {},
+        None,
+        {"last_step": "two", "initial": [0.1]},
+        {"last_step": 2, "initial": None},
+        {"last_step": 2, "initial": ["text"]},
+        {"last_step": 2, "initial": [math.nan]},
+    ],
+    ids=str,
+)
+def test_a_damaged_state_changes_nothing(state: Any) -> None:
+    optimizer = AdamUCB([Parameter(torch.ones(1))], eta=0.1)
+    schedule = EtaSchedule(optimizer, lambda step: 0.5**step)
+    schedule.step()
+    before = schedule.state_dict()
+    with pytest.raises(ValueError, match=r"EtaSchedule cannot continue from .*; load what its state_dict\(\) gave"):
+        schedule.load_state_dict(state)
+    assert schedule.state_dict() == before
+    assert optimizer.param_groups[0]["eta"] == 0.05
+
+
+@pytest.mark.parametrize(
     ("what", "factor", "message"),
     [
         (lambda: weigh(), lambda step: 1.0, "Weigher has no eta to schedule"),

@@ -66,6 +66,14 @@ class EtaSchedule:
         return {"last_step": self.last_step, "initial": as_plain(self.initial)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a checkpoint."""
-        self.last_step, self.initial = state["last_step"], list(state["initial"])
-        self._apply()
+        """Continue from a checkpoint; one that is damaged changes nothing."""
+        before = self.last_step, self.initial
+        try:
+            self.last_step, self.initial = int(state["last_step"]), list(state["initial"])
+            self._apply()
+        except (KeyError, TypeError, ValueError) as error:
+            self.last_step, self.initial = before
+            raise ValueError(
+                f"EtaSchedule cannot continue from {state!r:.100} ({type(error).__name__}: {error}); load what its "
+                "state_dict() gave"
+            ) from error
