@@ -51,9 +51,10 @@ def scalar(value: Any, dtype: Any) -> Array:
         )
     if np.iscomplexobj(value):  # JAX would drop the imaginary part with nothing but a warning
         raise ValueError(f"value= takes a real loss but got {np.result_type(value)}; pass its real part or its abs()")
+    if isinstance(value, str | bytes):  # JAX would parse it
+        raise ValueError(f"value= takes the loss as a number but got {type(value).__name__}: {value!r:.40}")
     try:
-        # fsum refuses text, which JAX would parse, and integers that no float can hold.
-        value = jnp.asarray(math.fsum((value,)) if isinstance(value, (str, bytes, int)) else value, dtype)
+        value = jnp.asarray(float(value) if isinstance(value, int) else value, dtype)
     except (TypeError, OverflowError) as error:
         raise ValueError(f"value= takes the loss as a number but got {type(value).__name__} ({error})") from error
     if value.size != 1:
