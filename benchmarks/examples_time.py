@@ -3,7 +3,7 @@
     python benchmarks/examples_time.py [--rounds 60] [--threads 1] [--clock cpu] [--save]
 
 A block of ten steps (forward pass, backward pass, Adam) on 128 images of random numbers is timed as a whole. Every
-step has other images: a batch that is learnt by heart has gradients of a size that processors are slow with.
+step has other images: a batch that is learnt by heart has subnormal gradients, which processors are slow with.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@
 
 The tests are those of the installed Optax (``optax/_src/alias_test.py``). Two things are replaced in a copy that is
 thrown away: the table of optimizers under test, and the name of the one that is given the loss. In that table every
-optimizer has a learning rate of its own. Ours have that of ``optax.nadam`` and ``optax.adabelief``, 0.01; Momentum has
-0.003, since Optax's SGD with momentum 0.9 has 0.001 there and takes ten times as long steps for its rate.
+optimizer has a learning rate of its own. Ours have that of ``optax.nadam`` and ``optax.adabelief``, 0.01. Momentum has
+0.003; that is 0.0003 for Optax's SGD with momentum 0.9, which has 0.001 there.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import pickle
 import warnings
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -126,10 +127,10 @@ def test_host_and_device_agree(
     for a, b in zip(host, device):
         assert float(b) == pytest.approx(float(a), rel=1e-9, abs=1e-12)
     in_units = weighting == "unit" or name == "plain"
-    least = UNIT_RESOLUTION if in_units else RESOLUTION
-    if std > least * max(abs(mean), abs(loss)):  # the formula of the whole family, and z and tilt as they are reported
+    if std > RESOLUTION * abs(mean):  # the formula of the whole family, and z and tilt as they are reported
         scale = 1.0 if in_units else (std * abs(mean) if name == "cb" else std)
-        assert host.z == pytest.approx((loss - mean) / std)
+        unit = max(std, UNIT_RESOLUTION * abs(mean)) if in_units else std
+        assert host.z == pytest.approx((loss - mean) / unit)
         if name != "cb" or abs(mean) > 1e-3:
             deviation = host.tilt * host.z
             kept = max(-MAX_UNIT_DEVIATION, min(MAX_UNIT_DEVIATION, deviation)) if weighting == "unit" else deviation
@@ -333,9 +334,30 @@ def test_rules_agree_on_the_bound_on_host_and_device() -> None:
 
     seen = LossStats(count=9.0, mean=1.0, std=2e-4)
     on_device = LossStats(*(torch.tensor(x, dtype=torch.float64) for x in seen))
-    for loss in (0.0, 1.0, 1.00005, 1.3):
+    weights = []
+    for loss in (0.0, 1.0, 1.00005, 1.3, 2.0, 100.0):
         here = apply(RULES["ucb"], seen, loss, 0.1, 0.0, "unit").weight
         there = apply(RULES["ucb"], on_device, torch.tensor(loss, dtype=torch.float64), 0.1, 0.0, "unit").weight
         assert here == pytest.approx(float(there))
-        assert abs(here - 1) <= MAX_UNIT_DEVIATION
-    assert here == 1 + MAX_UNIT_DEVIATION
+        weights.append(here)
+    assert weights == sorted(weights)
+    assert weights[0] == 1 - MAX_UNIT_DEVIATION
+    assert weights[-3:] == [1 + MAX_UNIT_DEVIATION] * 3
+    assert not math.isfinite(apply(RULES["ucb"], seen, math.inf, 0.1, 0.0, "unit").weight)  # so it is skipped
+
+
+@pytest.mark.parametrize("weighting", ["paper", "unit"])
+def test_a_weight_has_no_jumps_but_where_there_is_no_spread(weighting: Any) -> None:
+    """The farther a loss is from the mean, the farther its weight from that of the mean, up to the bound."""
+    stats = LossStats(count=9.0, mean=0.01, std=0.001)
+    losses = [0.01 + 0.001 * 1.1**k for k in range(60)]
+    for eta in (0.01, 0.1, -0.1):
+        weights = [weigh(RULES["ucb"], stats, loss, eta, 0.0, weighting).weight for loss in losses]
+        assert weights == sorted(weights, reverse=eta < 0)
+        assert max(abs(b - a) / max(abs(a), abs(b)) for a, b in pairwise(weights)) < 2.5
+
+
+def test_a_loss_with_an_offset_keeps_a_tilt() -> None:
+    seen = LossStats(count=9.0, mean=-1000.0, std=0.05)
+    z = 0.05 / (1000 * UNIT_RESOLUTION)
+    assert weigh(RULES["ucb"], seen, -999.95, 0.1, 0.0, "unit").weight == pytest.approx(1 + 0.1 * z)

@@ -126,7 +126,7 @@ class Reference:
             tilt = {"plain": 0.0, "ucb": self.eta, "s": self.eta * noise}.get(self.rule)
             if tilt is None:
                 tilt = (sigma - self.eta * abs(mu)) / (abs(mu) or 1.0) if before else self.eta
-            return 1 + tilt * (loss - mu) / sigma if sigma else 1.0
+            return 1 + tilt * (loss - mu) / max(sigma, 2.0**-13 * abs(mu)) if sigma else 1.0
         if not before and self.rule == "cb":
             return abs(self.eta * loss)
         weight = paper_weight(self.rule, loss, mu, sigma, self.eta, noise)

@@ -22,12 +22,12 @@ from surefoot.statistics import LossStats, Number
 
 Weighting = Literal["paper", "unit"]
 #: With weighting="unit" the weight differs from 1 by at most this: after many equal losses the std is tiny, the next
-#: loss may be millions of std away, and the step would be multiplied by that.
+#: loss is thousands of std away, and the step would be multiplied by that.
 MAX_UNIT_DEVIATION = 100.0
-#: A std below this share of the mean, or of the loss, is no spread: a mean over a batch in float32 is rounded by about
-#: as much.
+#: A std below this share of the mean is no spread: a mean over a batch in float32 is rounded by about as much.
 RESOLUTION = 2.0**-19
-#: The same where distances are divided by the std: in so small a unit a loss that is one percent lower would climb.
+#: Distances are divided by at least this share of the mean: in a smaller unit a loss that is one percent lower after
+#: many equal ones would make the step climb.
 UNIT_RESOLUTION = 2.0**-13
 #: A tilt as numerator and denominator.
 Tilt = tuple[Number, Number]
@@ -97,18 +97,17 @@ def weigh(rule: Rule, stats: LossStats, loss: Number, eta: Number, noise: Number
     0.6
     """
     in_units = weighting == "unit" or not rule.scales
-    least = UNIT_RESOLUTION if in_units else RESOLUTION
-    no_spread = (stats.std <= least * abs(stats.mean)) | (stats.std <= least * abs(loss))
+    size, unit = abs(stats.mean), stats.std
+    if in_units:
+        unit = (torch.maximum if isinstance(size, Tensor) else max)(unit, UNIT_RESOLUTION * size)
+    no_spread = stats.std <= RESOLUTION * size
     # On the host there is nearly always a spread, and nothing to choose.
     if no_spread is not False:
         stats = stats._replace(std=where(no_spread, 0.0, stats.std))
     distance = loss - stats.mean
     numerator, denominator = rule.tilt(stats, eta, noise)
     tilt = numerator / (denominator + (denominator == 0))
-    if no_spread is False:
-        z = distance / stats.std
-    else:
-        z = where(no_spread, distance * 0.0, distance / (stats.std + no_spread))
+    z = distance / unit if no_spread is False else where(no_spread, distance * 0.0, distance / (unit + no_spread))
     if in_units:
         weight = rule.weight(tilt, z)
     else:

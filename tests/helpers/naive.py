@@ -99,10 +99,10 @@ def judge(rule: str, seen: Statistics, loss: float, eta: float, noise: float, we
     before = seen
     std, distance = math.sqrt(seen.variance), loss - seen.mean
     in_units = weighting == "unit" or rule == "plain"
-    if std <= (UNIT_RESOLUTION if in_units else RESOLUTION) * max(abs(seen.mean), abs(loss)):
+    if std <= RESOLUTION * abs(seen.mean):
         seen, std = replace(seen, variance=0.0), 0.0
     numerator, denominator = tilt_fraction(rule, seen, eta, noise)
-    z = distance / std if std else 0.0
+    z = distance / (max(std, UNIT_RESOLUTION * abs(seen.mean)) if in_units else std) if std else 0.0
     tilt = numerator / (denominator or 1.0)
     if in_units:
         weight = 1 + max(-FARTHEST, min(FARTHEST, tilt * z))

@@ -116,8 +116,9 @@ def test_the_scale_of_the_loss_does_not_get_into_a_chain_of_ones_own() -> None:
         assert float(updates[0]) == pytest.approx(1.0448, abs=1e-4)
 
 
-def test_the_weight_overflows_no_dtype_and_hides_nothing() -> None:
-    tilt = so.scale_by_tilt("ucb", 1.0)
+@pytest.mark.parametrize("weighting", ["paper", "unit"])
+def test_the_weight_overflows_no_dtype_and_hides_nothing(weighting: Any) -> None:
+    tilt = so.scale_by_tilt("ucb", 1.0, weighting=weighting)
     state = tilt.init(jnp.ones(1))
     for value in (1.0, 3.0):
         _, state = tilt.update(jnp.ones(1), state, value=value)

@@ -103,6 +103,8 @@ def test_a_schedule_of_eta_takes_groups_in_that_come_later() -> None:
         {"last_step": 2, "initial": None},
         {"last_step": 2, "initial": ["text"]},
         {"last_step": 2, "initial": [math.nan]},
+        {"last_step": 0.9, "initial": [0.1]},
+        {"last_step": -(10**6), "initial": [0.1]},
     ],
     ids=str,
 )

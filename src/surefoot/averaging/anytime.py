@@ -456,6 +456,9 @@ class Anytime(Wrapper):
 
     def _load_base(self, state_dict: dict[str, Any]) -> None:
         self._refuse_if_swapped("load_state_dict()")
+        saved = [values.get(AVERAGE) for values in state_dict.get("state", {}).values() if isinstance(values, dict)]
+        for average in (*saved, *state_dict.get(AVERAGE, [])):
+            check_average(average)
         super()._load_base({name: value for name, value in state_dict.items() if name != AVERAGE})
         if "state" in state_dict:
             state, pairs = state_dict["state"], self._keys(state_dict)
@@ -479,8 +482,6 @@ class Anytime(Wrapper):
         groups = [{NUMBERS: pack(AverageState()), **group} for group in state_dict["param_groups"]]
         for group in groups:
             unpack(group[NUMBERS])  # refuses what it cannot read
-        for values in state_dict["state"].values():
-            check_average(values.get(AVERAGE))
         state = {
             key: {name: value for name, value in values.items() if name != AVERAGE}
             for key, values in state_dict["state"].items()

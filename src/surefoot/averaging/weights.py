@@ -169,10 +169,10 @@ class WeightAverage:
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue from a checkpoint."""
-        unpack(state_dict["state"])
-        for average in state_dict["averages"]:
-            check_average(average)
+        unpack(state_dict["state"])  # refuses what it cannot read, before anything changes
         pairs = list(zip(self.tensors, state_dict["averages"], strict=True))
+        for _, average in pairs:
+            check_average(average)
         self.averages = {x: started(x, average, self.device) for x, average in pairs if average is not None}
         self._transfer = None
         self.load(state_dict["state"])
@@ -242,7 +242,7 @@ def pack(state: AverageState) -> Tensor:
 
 def unpack(vector: Tensor) -> AverageState:
     """The state in a vector, as floats or, on a device, as 0-d tensors; on the host only one that a run can reach."""
-    if not isinstance(vector, Tensor) or vector.is_complex():
+    if not isinstance(vector, Tensor) or vector.is_complex() or vector.dim() != 1:
         raise ValueError(
             f"the checkpoint's average has {vector!r:.100} in the place of its numbers, so it is damaged; load an "
             "earlier one"
@@ -272,13 +272,11 @@ def unpack(vector: Tensor) -> AverageState:
 
 
 def check_average(average: Any) -> None:
-    """Refuse the average of a damaged checkpoint; a part of a sharded one would need the other ranks."""
-    if not isinstance(average, Tensor) or average.is_meta or hasattr(average, "full_tensor"):
-        return
-    if not bool(average.isfinite().all()):
+    """Refuse what cannot be the average of a tensor (None: it has none yet)."""
+    if average is not None and not isinstance(average, Tensor):
         raise ValueError(
-            f"the checkpoint's average of a parameter of shape {tuple(average.shape)} is not finite, which no training "
-            "reaches: the checkpoint is damaged; load an earlier one"
+            f"the checkpoint has {average!r:.100} in the place of the average of a tensor, so it is damaged; load an "
+            "earlier one"
         )
 
 

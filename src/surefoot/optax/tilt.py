@@ -51,7 +51,8 @@ def scalar(value: Any, dtype: Any) -> Array:
         )
     if np.iscomplexobj(value):  # JAX would drop the imaginary part with nothing but a warning
         raise ValueError(f"value= takes a real loss but got {np.result_type(value)}; pass its real part or its abs()")
-    if isinstance(value, str | bytes):  # JAX would parse it
+    if isinstance(value, str | bytes) or getattr(getattr(value, "dtype", None), "kind", "") in ("U", "S"):
+        # JAX would parse it.
         raise ValueError(f"value= takes the loss as a number but got {type(value).__name__}: {value!r:.40}")
     try:
         value = jnp.asarray(float(value) if isinstance(value, int) else value, dtype)
@@ -180,12 +181,13 @@ def scale_by_tilt(
         now = jnp.asarray(eta(state.count) if callable(eta) else eta, value.dtype)
         noise = standard_normal(seed, state.count, group) if rule.uses_noise else jnp.zeros(())
         # A spread below the resolution of the loss is none.
-        least = UNIT_RESOLUTION if weighting == "unit" else RESOLUTION
-        std = jnp.where(state.std <= least * jnp.maximum(jnp.abs(state.mean), jnp.abs(value)), 0.0, state.std)
+        size = jnp.abs(state.mean)
+        std = jnp.where(state.std <= RESOLUTION * size, 0.0, state.std)
         numerator, denominator = rule.tilt(state._replace(std=std), now, noise.astype(value.dtype))
         no_spread, distance = std == 0, value - state.mean
         tilt = numerator / jnp.where(denominator == 0, 1.0, denominator)
-        z = jnp.where(no_spread, 0.0, distance / jnp.where(no_spread, 1.0, std))
+        unit = jnp.maximum(std, UNIT_RESOLUTION * size) if weighting == "unit" else std
+        z = jnp.where(no_spread, 0.0, distance / jnp.where(no_spread, 1.0, unit))
         if weighting == "unit":
             deviation = tilt * z
             bounded = jnp.clip(deviation, -MAX_UNIT_DEVIATION, MAX_UNIT_DEVIATION)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -68,10 +69,11 @@ class EtaSchedule:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a checkpoint; one that is damaged changes nothing."""
         before = self.last_step, self.initial
+        self._factors()  # a wrong number of them is no fault of the checkpoint
         try:
-            self.last_step, self.initial = int(state["last_step"]), list(state["initial"])
+            self.last_step, self.initial = operator.index(state["last_step"]), list(state["initial"])
             self._apply()
-        except (KeyError, TypeError, ValueError) as error:
+        except Exception as error:
             self.last_step, self.initial = before
             raise ValueError(
                 f"EtaSchedule cannot continue from {state!r:.100} ({type(error).__name__}: {error}); load what its "
